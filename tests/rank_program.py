@@ -19,8 +19,7 @@ from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.distributed.sharding import whole
 from entropy_dynamics.methods import load_method
 from entropy_dynamics.models.storage import load_model, load_tokenizer
-from entropy_dynamics.sampling import Prompt
-from entropy_dynamics.sampling.engines import SharedSampler
+from entropy_dynamics.sampling import Prompt, SharedSampler
 from entropy_dynamics.sampling.native import ReplicaSampler
 from entropy_dynamics.tasks.prompts import prompt_tokens
 from entropy_dynamics.training.checkpoints import Checkpoints

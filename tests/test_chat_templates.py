@@ -45,8 +45,8 @@ REFUSED = {
         "leaves out or changes the system message 'Please reason",
     ),
     "no problem": ("{{ messages[0].content }}", r"leaves out or changes the user message '  What is 1\+1"),
-    "several": ({"tool_use": TURNS, "rag": TURNS}, "chat templates rag, tool_use; name one of them default"),
-    "none": (None, "no chat template; set prompt_format: completion"),
+    "several": ({"tool_use": TURNS, "rag": TURNS}, "no chat template, or none named default"),
+    "none": (None, "no chat template, or none named default; set prompt_format: completion"),
 }
 
 

@@ -135,9 +135,8 @@ def test_off_policy_kl_cov_pulls_back_its_tokens_and_clips_none(log_ratio):
 
 
 def test_kl_cov_says_when_it_has_no_effect():
-    note = load_method("kl_cov").note(on_policy=True)
+    note = load_method("kl_cov").on_policy_note
     assert "exactly no effect" in note
     assert "training.updates_per_batch" in note
     assert "\n" not in note
-    assert load_method("kl_cov").note(on_policy=False) is None
-    assert all(load_method(name).note(on_policy=True) is None for name in ("grpo", "clip_b", "clip_cov"))
+    assert all(load_method(name).on_policy_note is None for name in ("grpo", "clip_b", "clip_cov"))

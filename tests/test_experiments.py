@@ -8,8 +8,7 @@ import pytest
 from entropy_dynamics.analysis.claims import load_claims
 from entropy_dynamics.analysis.experiments import known_experiments, load_experiment
 from entropy_dynamics.analysis.run_data import Results
-from entropy_dynamics.config import flatten, load_config, stored_as
-from entropy_dynamics.config.merging import _merged
+from entropy_dynamics.config import _merged, flatten, load_config, stored_as
 from entropy_dynamics.errors import UserError
 
 ROOT = Path(__file__).parents[1]

@@ -2,7 +2,6 @@
 
 import json
 import math
-import sys
 
 import pytest
 import torch
@@ -257,8 +256,6 @@ def test_prompts_have_sentencepieces_ids_and_end_with_the_turn(checkpoint, tmp_p
 
 MODELS = {
     "as it is": AS_IS,
-    "dummy prefix": AS_IS | {"add_dummy_prefix": True},
-    "sentencepiece's defaults": {},  # NFKC, runs of spaces made one, a space put in front
     "whitespace pieces": AS_IS | {"allow_whitespace_only_pieces": True},
     "user-defined symbols": AS_IS | {"user_defined_symbols": ["\n\n", "<code>"]},
 }
@@ -288,12 +285,6 @@ def test_a_wrong_conversion_is_an_error(checkpoint):
     )
     with pytest.raises(UserError, match="the converted tokenizer and sentencepiece disagree on ' a'"):
         check_tokenizer(tokenizer, checkpoint, PROBLEMS[1:])
-
-
-def test_without_sentencepiece_the_extra_is_named(checkpoint, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "sentencepiece.sentencepiece_model_pb2", None)
-    with pytest.raises(UserError, match=r'pip install "entropy-dynamics\[internlm3\]"'):
-        prepare(checkpoint, tmp_path / "model")
 
 
 def test_the_end_of_a_turn():

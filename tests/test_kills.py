@@ -190,7 +190,7 @@ def test_ended_by_a_signal_in_the_middle_of_a_run(unfinished, reference, how):
     assert "Traceback" not in log
     assert "Traceback" not in work.said() or how == "Ctrl-C twice"  # which may interrupt Snakemake's own shutdown
     if how == "Ctrl-C":
-        assert "interrupted; no half-written file is left" in log
+        assert "interrupted; no partial file was left behind" in log
         assert not list(work.results.rglob("*.partial"))
     if how != "SIGTERM to Snakemake":  # which lets its jobs finish
         assert not work.files(f"{RUN}/metrics.parquet")

@@ -239,7 +239,7 @@ def test_a_folder_of_another_scale_is_refused(published, tmp_path, capsys, folde
     folder, scale = (published[1], SCALE) if folder == "published" else (ROOT / folder, "laptop")
     assert main(["restore", str(folder), "--out", str(tmp_path / "desk")]) == 2
     assert capsys.readouterr().err == (
-        f"error: {folder} is of the scale {scale}, not desk: restore it as {tmp_path}/{scale}\n"
+        f"error: {folder} was made at scale {scale}, not desk: restore it as {tmp_path}/{scale}\n"
     )
     assert not (tmp_path / "desk").exists()
 
@@ -285,7 +285,7 @@ def test_what_cannot_be_restored_is_one_line(published, tmp_path, capsys):
     assert not (tmp_path / SCALE).exists()
     (tmp_path / SCALE).mkdir()
     assert main(["restore", str(out), "--out", str(tmp_path / SCALE)]) == 2
-    assert "is there already; name a new folder" in capsys.readouterr().err
+    assert "already exists; name a new folder" in capsys.readouterr().err
 
 
 def test_rows_may_be_in_any_order_and_seeds_in_one_of_the_files_alone(published, tmp_path):

@@ -152,16 +152,10 @@ def test_micro_batches_are_divided_evenly_among_ranks_with_little_padding(ranks)
     assert max(work) < 1.15 * min(work)
 
 
-def test_rows_that_cannot_be_divided_evenly_are_refused():
-    """The config has refused them by then (test_config_mistakes.py)."""
-    with pytest.raises(ValueError, match="5 rows cannot be divided evenly among 2 ranks"):
-        skewed_batch(rows=5, seed=0).micro_batches(100, ranks=2)
-
-
 def test_truncated_weights_are_a_single_line_error(tmp_path, shared_model, tokenizer):
     save_policy(shared_model, tokenizer, tmp_path)
     weights = tmp_path / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
-    with pytest.raises(UserError, match=r"model\.safetensors are damaged .*: delete the folder") as caught:
+    with pytest.raises(UserError, match=f"the weights in {tmp_path} cannot be loaded: ") as caught:
         fill(empty_model(tmp_path), tmp_path, lambda name: name, Ranks())
     assert "\n" not in str(caught.value)

@@ -105,5 +105,5 @@ def test_no_answer_that_is_evaluated_does_anything(text, expected):
 
 
 def test_a_file_needs_the_generated_answers():
-    with pytest.raises(ValueError, match="not that of a generated problem"):
+    with pytest.raises(ValueError, match="does not belong to a generated problem"):
         TASK.read_answer("5", "2+3?")

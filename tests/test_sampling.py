@@ -1,6 +1,7 @@
 """The native engine against decoding without a cache, its independence of batches, and the registry."""
 
 from importlib import import_module
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -13,8 +14,7 @@ from entropy_dynamics.cli import main
 from entropy_dynamics.config import load_config
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.models.storage import save_policy
-from entropy_dynamics.sampling import Prompt, Rollout, Sampler, sample_seed
-from entropy_dynamics.sampling.engines import open_sampler
+from entropy_dynamics.sampling import Prompt, Rollout, Sampler, open_sampler, sample_seed
 from entropy_dynamics.sampling.native import (
     NativeSampler,
     ReplicaSampler,
@@ -291,20 +291,16 @@ def test_an_unknown_engine_is_an_error_before_any_model_is_loaded(tmp_path, monk
     )
 
 
-def test_a_new_engine_is_its_settings_and_its_sampler(tmp_path, monkeypatch, prompts, tokenizer, request):
-    """engines/parrot.py and sampling/parrot.py, in other folders of the two packages."""
-    files = {
-        engines: "class Parrot(Engine):\n    name: Literal['parrot']\n    words: int = 3\nSETTINGS = Parrot\n",
-        sampling: "",
-    }
-    for package, text in files.items():
-        folder = tmp_path / package.__name__
-        folder.mkdir()
-        imports = "from typing import Literal\nfrom entropy_dynamics.engines import Engine\n"
-        (folder / "parrot.py").write_text(imports + text)
-        monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder)])
-    engines.engine_types.cache_clear()
-    request.addfinalizer(engines.engine_types.cache_clear)
+def test_a_new_engine_is_its_settings_and_its_sampler(tmp_path, monkeypatch, prompts, tokenizer):
+    """An entry of ENGINES, and sampling/parrot.py in another folder of the package."""
+
+    class Settings(engines.Engine):
+        name: Literal["parrot"]
+        words: int = 3
+
+    monkeypatch.setitem(engines.ENGINES, "parrot", Settings)
+    (tmp_path / "parrot.py").touch()
+    monkeypatch.setattr(sampling, "__path__", [*sampling.__path__, str(tmp_path)])
 
     class Parrot(Sampler):
         """Repeats the prompt."""

@@ -11,7 +11,6 @@ from entropy_dynamics.errors import UserError
 from entropy_dynamics.methods import Method
 from entropy_dynamics.training import policy as policy_module
 from entropy_dynamics.training.batch import RolloutBatch
-from entropy_dynamics.training.trainer import Trainer
 from reference import (
     SINGLE_FORWARD,
     assert_close,
@@ -345,11 +344,3 @@ def test_an_epoch_has_no_repeats(shared_model, make_trainer, count):
 def test_too_few_problems_for_a_step_are_an_error(make_trainer, model):
     with pytest.raises(UserError, match=r"^training.prompts_per_step is 1000, but only \d+ training problems are left"):
         make_trainer(model, prompts_per_step=1000)
-
-
-def test_truncated_weights_need_the_log_p_of_the_engine(make_trainer, model):
-    given = make_trainer(model, importance_truncation=2.0)
-    given.sampler.returns_logp = False
-    names = ("policy", "method", "sampler", "grade", "prompts", "temperature", "max_new_tokens", "seed")
-    with pytest.raises(UserError, match=r"^training.importance_truncation needs the engine's log p"):
-        Trainer(given.config, **{name: getattr(given, name) for name in names})

@@ -95,7 +95,7 @@ def test_seeds(refused, seed):
         (("--verzion",), "unrecognized arguments: --verzion; did you mean '--version'?"),
         (("train",), "the following arguments are required: --model, --method, --seed"),
         (("config", *RUN, "--set"), "argument --set: expected one argument"),
-        (("config", "--model", "clip_v", "--method", "qwen3-4b-base"), "unknown model 'clip_v': it is a method"),
+        (("config", "--model", "clip_v", "--method", "qwen3-4b-base"), "unknown model 'clip_v'"),
         (("draw", "../table1"), "unknown table or figure '../table1'; did you mean 'table1'?"),
         (
             ("draw", "table1"),
@@ -106,7 +106,7 @@ def test_seeds(refused, seed):
             ("restore", "x", "--out", "mine/first"),
             "mine/first: its last part should name a scale, as in results/laptop",
         ),
-        (("archive", "results/laptop", "out"), "no folder results/laptop; the folder of a scale"),
+        (("archive", "results/laptop", "out"), "no folder results/laptop; pass the folder of a scale"),
         (
             ("evaluate", *RUN, "--seed", "0", "--datasets", EVIL),
             f"evaluation.samples has no '{EVIL}'; known: aime24, aime25, dapo500, validation",
@@ -153,14 +153,14 @@ ONE_PROBLEM = b'{"id": 1, "problem": "1+1", "answer": 2}\n'
     ("name", "content", "message"),
     [
         ("x.jsonl", b"", "x.jsonl: it holds no problems"),
-        ("x.jsonl", ONE_PROBLEM + b"\n" + ONE_PROBLEM[:20], "x.jsonl: line 3 is not JSON ("),
+        ("x.jsonl", ONE_PROBLEM + b"\n" + ONE_PROBLEM[:20], "x.jsonl: line 3 is not a JSON object ("),
         (
             "x.jsonl",
             ONE_PROBLEM.replace(b"answer", b"answr"),
             "no column 'answer' (--set data.train.answer_column=NAME); did you mean 'answr'",
         ),
         ("x.jsonl", ONE_PROBLEM.replace(b"1,", b'"",'), "row 1: 'id' should be"),
-        ("x.jsonl", b"[]\n", "x.jsonl: line 1 is not a JSON object with named columns"),
+        ("x.jsonl", b"[]\n", "x.jsonl: line 1 is not a JSON object (list instead)"),
         (
             "x.jsonl",
             ONE_PROBLEM.replace(b"2", b"\"__import__('os').system('touch evil')\""),

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from entropy_dynamics import methods
 from entropy_dynamics.analysis.experiments import load_experiment
 from entropy_dynamics.analysis.run_data import Samples
 from entropy_dynamics.cli import main
@@ -189,19 +188,6 @@ def test_a_broken_experiment_or_claims_file_is_a_finding_beside_the_others(verif
 
 
 # Mistakes
-
-
-@pytest.mark.usefixtures("project")
-@pytest.mark.parametrize(
-    ("code", "message"), [("def f(:", "SyntaxError: invalid syntax"), ("x = y", "NameError: name")]
-)
-def test_a_mistake_in_a_method_is_one_line_and_no_finding(capsys, monkeypatch, tmp_path, code, message):
-    (tmp_path / "being_written.py").write_text(f"x = 1\n{code}\n")
-    monkeypatch.setattr(methods, "__path__", [*methods.__path__, str(tmp_path)])
-    assert main(["verify", "--scale", SCALE]) == 2
-    out, err = capsys.readouterr()
-    assert (out, err.count("\n")) == ("", 1)
-    assert err.startswith(f"error: {tmp_path}/being_written.py, line 2: {message}")
 
 
 @pytest.mark.usefixtures("project")

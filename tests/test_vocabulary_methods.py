@@ -11,7 +11,7 @@ from entropy_dynamics.core.objective import effective_advantages, weighted_sum
 from entropy_dynamics.core.token_stats import token_stats
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.integrations.common import token_weight_method
-from entropy_dynamics.methods import Method, load_method, method
+from entropy_dynamics.methods import load_method
 
 ONES = torch.ones(1, 1)
 
@@ -137,10 +137,7 @@ def test_the_lens_of_simko_has_the_gradient_in_expectation():
 
 
 @pytest.mark.parametrize(("name", "option"), [("lp_reg", "min_p"), ("simko", "top")])
-def test_statistics_without_the_second_pass_are_an_error_in_one_line(name, option):
-    stats = token_stats(torch.zeros(1, 1, 5), torch.zeros(1, 1, dtype=torch.long))
-    with pytest.raises(UserError, match=f"call token_stats with {option}="):
-        load_method(name).token_weights(stats, -ONES, ONES), load_method(name).loss_coefficients(stats, -ONES, ONES)
+def test_they_ask_for_the_second_pass(name, option):
     assert load_method(name).second_pass().keys() == {option}
     assert not load_method("grpo").second_pass()
 
@@ -149,12 +146,3 @@ def test_statistics_without_the_second_pass_are_an_error_in_one_line(name, optio
 def test_other_trainers_refuse_them(name):
     with pytest.raises(UserError, match=rf"{name} is more than token weights .*, so TRL cannot run it"):
         token_weight_method(name, {}, "TRL")
-
-
-def test_a_method_that_does_not_take_what_it_is_called_with_is_not_registered():
-    with pytest.raises(UserError, match=r"token_weights does not accept logp_old; end its parameters with \*\*_: Any"):
-
-        @method("old_signature")
-        class OldSignature(Method):
-            def token_weights(self, stats, advantages, mask, *, generator=None):
-                return mask.float()

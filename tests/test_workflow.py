@@ -298,7 +298,7 @@ def the_error(run) -> str:
         (["--config", "scale=smoke", "seeds=0"], "seeds is 0; it should be greater than 0"),
         (["--configfile", "copy.yaml", "--config", "scale=smoke"], "--config: unknown key "),
         (["--config", "scale=typo"], "engine: unknown name 'nativ'; did you mean 'native'"),
-        (["--config", "scale=smoke", "seeds="], "--config: seeds: no value; give one, such as 5"),
+        (["--config", "scale=smoke", "seeds="], "--config: seeds is None; it should be a valid integer"),
         (["--config", "scale=deleted"], "unknown table or figure 'figure5'; did you mean 'figure"),
         ([f"results/smoke/runs/{MODEL}/clipb/seed0/metrics.parquet"], "unknown method 'clipb'; did you mean 'clip_b'?"),
         (["results/smoke/tables/tabel1.md"], "did you mean 'results/smoke/tables/table1.md'?"),

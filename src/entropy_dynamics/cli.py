@@ -1,4 +1,7 @@
-"""The command line. Options of a command: `entropy-dynamics COMMAND --help`. Workflow rules run these commands."""
+"""Reproduce arXiv 2602.03392: train, evaluate, judge.
+
+The command line. Workflow rules run these commands. Options of one: `entropy-dynamics COMMAND --help`.
+"""
 
 import argparse
 import atexit
@@ -18,6 +21,16 @@ from entropy_dynamics.distributed.attempts import begin_attempt, end_early
 from entropy_dynamics.distributed.launch import end_with_parent, launched, starter
 from entropy_dynamics.errors import Unfinished, UserError, closest, nearest
 
+EXTRAS = {  # package -> the extra of this project that it comes with
+    **dict.fromkeys(("transformers", "snakemake", "datasets", "safetensors", "jinja2", "markupsafe"), "harness"),
+    **dict.fromkeys(("filelock", "tabulate", "tqdm"), "harness"),
+    **dict.fromkeys(("tensorboard", "wandb", "trackio"), "trackers"),
+    "matplotlib": "plot",
+    "vllm": "vllm",
+    "sentencepiece": "internlm3",
+    "google": "internlm3",  # google: protobuf
+}
+
 
 def program() -> None:
     """Run `main` and exit at once, since tearing down an interpreter that has imported torch takes 0.6 s.
@@ -26,20 +39,14 @@ def program() -> None:
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal may lack characters such as an arrow
-    codes: list[int] = []
-    atexit.register(_leave, codes)  # registered first, so it runs last
     try:
-        codes.append(main())
+        code = main()
     except SystemExit as end:  # argparse's, with a code
-        codes.append(int(end.code or 0))
-    sys.exit(codes[0])
-
-
-def _leave(codes: list[int]) -> None:
-    if codes:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(codes[0])
+        code = int(end.code or 0)
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -73,11 +80,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("error:", *str(error).splitlines(), file=sys.stderr)  # it may quote a multi-line value
         return 2
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] in ("", "entropy_dynamics"):
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRAS:
             raise
-        extras = {"tensorboard": "trackers", "wandb": "trackers", "matplotlib": "plot"}
-        extra = extras.get(error.name or "", "harness")
-        print(f"error: {error.name} is not installed; it comes with this project's extra {extra!r}", file=sys.stderr)
+        extra = EXTRAS[package]
+        print(f"error: {package} is not installed; it comes with this project's extra {extra!r}", file=sys.stderr)
         return 2
     except Unfinished:  # rank 0 has printed a note
         end_early()
@@ -98,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         if not launched():  # the process that started the ranks reports it
-            print("interrupted; no half-written file is left", file=sys.stderr)
+            print("interrupted; no partial file was left behind", file=sys.stderr)
         return 130
 
 
@@ -113,7 +120,7 @@ def _nobody_reads() -> bool:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Raises UserError, where argparse prints its usage as well."""
+    """Raises UserError instead of printing the usage too."""
 
     def error(self, message: str) -> NoReturn:
         if choice := re.fullmatch(r"argument (\S+): invalid choice: (.*) \(choose from (.*)\)", message):
@@ -140,8 +147,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="store_true", help="print the version")
     stages = parser.add_subparsers(title="commands", metavar="COMMAND")
 
-    def command(name: str, about: str, more: str = "") -> argparse.ArgumentParser:
-        sub = stages.add_parser(name, help=about, description=f"{about}{more}")
+    def command(name: str, about: str) -> argparse.ArgumentParser:
+        sub = stages.add_parser(name, help=about, description=about)
         sub.set_defaults(command=name.replace("-", "_"), parser=sub)
         return sub
 
@@ -170,9 +177,9 @@ def _parser() -> argparse.ArgumentParser:
     stage("theory", "Theorems 1 and 2 on the untrained model of theory_check: predicted and realized entropy change.")
     draw = stage("draw", "Write tables and figures.")
     draw.add_argument("names", nargs="+", metavar="NAME", help="table1, figure1, ..., data_filter")
-    stage("claims", "Judge the paper's claims by the results so far.")
-    stage("field", "Judge the claims of other papers by the results so far.")
-    stage("controls", "Judge the claims about controls by the results so far.")
+    stage("claims", "Evaluate the paper's claims against the results so far.")
+    stage("field", "Evaluate the claims of other papers against the results so far.")
+    stage("controls", "Evaluate the claims about controls against the results so far.")
     report = stage("report", "Write report.html, one page with all tables, figures and claims so far.")
     watch = stage("watch", "Serve report.html on this machine only, and rewrite it while runs go on.")
     watch.add_argument("--port", type=_port, default=8000, help="port on 127.0.0.1 (default: 8000)")
@@ -213,8 +220,7 @@ def _parser() -> argparse.ArgumentParser:
     power = "number of problems needed to detect a difference of D points, given the rates in one FILE"
     passes.add_argument("--power", type=_points, metavar="D", help=power)
     dropped = "Which tokens of a batch each method drops, and where it pushes the entropy."
-    lens = diagnostic("lens", dropped, "FILE", nargs="?")
-    lens.usage = "%(prog)s [-h] FILE [--methods METHOD ...] [--temperature TEMPERATURE] [--figure FILE]"
+    lens = diagnostic("lens", dropped, "FILE")
     lens.add_argument("--methods", nargs="+", metavar="METHOD", help="after FILE: name or name@parameter=value,...")
     lens.add_argument("--temperature", type=_positive, default=1.0, help="divisor of the logits (default: 1)")
     entropy = diagnostic("entropy-watch", "When and why the entropy of a run fell or rose.", "RUN")
@@ -234,7 +240,6 @@ def _parser() -> argparse.ArgumentParser:
     where = "<results>/<scale>, instead of --results; of the scale in its name, or of --scale"
     verify.add_argument("folder", type=_scale_folder, nargs="?", metavar="FOLDER", help=where)
     plan = stage("plan", "Estimate the memory, tokens, hours and disk that a scale needs; nothing is started.")
-    plan.add_argument("--markdown", action="store_true", help="print tables in Markdown")
     targets = ("extras", "methods", "field", "controls")
     plan.add_argument("--target", choices=targets, help="plan the runs of this target instead of the default")
     config = stage("config", "Print the resolved config of a run.")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from entropy_dynamics.config import Config, RunConfig, StageConfig, known_names, load_config, to_yaml
 from entropy_dynamics.distributed.devices import claim_devices
-from entropy_dynamics.distributed.launch import answers_for_stage, launched, run_on_ranks
+from entropy_dynamics.distributed.launch import acts_for_stage, launched, run_on_ranks
 from entropy_dynamics.distributed.lock import held
 from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.results.layout import Layout
@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 
 def _layout(options: argparse.Namespace) -> Layout:
     return Layout.of(options.scale, options.results)
+
+
+def _config(options: argparse.Namespace) -> Config:
+    """The config of the scale, or of the model and the method that the command names."""
+    return load_config(options.scale, getattr(options, "model", None), getattr(options, "method", None), options.set)
 
 
 def _scale_by_name(folder: Path) -> str:
@@ -43,8 +48,7 @@ def _scale_by_name(folder: Path) -> str:
 def _results(options: argparse.Namespace) -> "Results":
     from entropy_dynamics.analysis.run_data import Results
 
-    seeds = dict(load_config(options.scale, overrides=options.set).seeds)
-    return Results(_layout(options).root, options.scale, seeds)
+    return Results(_layout(options).root, options.scale, dict(_config(options).seeds))
 
 
 def _quieten(threads: int) -> None:
@@ -102,7 +106,7 @@ def _ranks(config: StageConfig, options: argparse.Namespace) -> Iterator["Ranks 
 def problems(options: argparse.Namespace) -> None:
     from entropy_dynamics.stages.problems import build_problem_sets
 
-    report = build_problem_sets(load_config(options.scale, overrides=options.set).data, _layout(options).data)
+    report = build_problem_sets(_config(options).data, _layout(options).data)
     for name, entry in report["sets"].items():
         dropped = [f"{number} {why}" for why, number in entry["dropped"].items() if not why.startswith("taken for")]
         left = entry.get("instructions_left")
@@ -115,7 +119,7 @@ def problems(options: argparse.Namespace) -> None:
 
 
 def model(options: argparse.Namespace) -> None:
-    config = load_config(options.scale, options.model, overrides=options.set)
+    config = _config(options)
     trained = config.cold_start or options.model in config.toy_models  # others are only downloaded
     with _device(config) if trained else nullcontext():
         load_torch(config)
@@ -125,8 +129,7 @@ def model(options: argparse.Namespace) -> None:
 
 
 def pass_rates(options: argparse.Namespace) -> None:
-    model = load_config(options.scale, overrides=options.set).pass_rates.model
-    config = load_config(options.scale, model, overrides=options.set)
+    config = load_config(options.scale, _config(options).pass_rates.model, overrides=options.set)
     with _ranks(config, options) as ranks:
         if ranks is None:
             return
@@ -139,35 +142,24 @@ def pass_rates(options: argparse.Namespace) -> None:
 
 
 def train(options: argparse.Namespace) -> None:
-    config, layout = load_config(options.scale, options.model, options.method, options.set), _layout(options)
-    locks = layout.locks(options.model, options.method, options.seed)
-    # before torch is imported, so that a run that another job writes is refused at once
-    with held(locks) if answers_for_stage() else nullcontext() as dead:
-        if dead:
-            print(f"note: takes the run over from {dead}, which has ended", file=sys.stderr)
-        with _ranks(config, options) as ranks:
-            if ranks is not None:
-                from entropy_dynamics.stages.train import train
+    config, layout = _config(options), _layout(options)
+    lock = layout.lock(options.model, options.method, options.seed)
+    # before torch is imported, so that a run that another job is writing is refused at once
+    with held(lock) if acts_for_stage() else nullcontext(), _ranks(config, options) as ranks:
+        if ranks is not None:
+            from entropy_dynamics.stages.train import train
 
-                train(config, layout, options.method, options.seed, ranks)
+            train(config, layout, options.method, options.seed, ranks)
 
 
 def evaluate(options: argparse.Namespace) -> None:
-    config = load_config(options.scale, options.model, options.method, options.set)
+    config, temperatures = _config(options), options.temperatures
     with _ranks(config, options) as ranks:
         if ranks is not None:
             from entropy_dynamics.stages.evaluate import evaluate
 
-            evaluate(
-                config,
-                _layout(options),
-                options.method,
-                options.seed,
-                options.datasets,
-                ranks,
-                None,
-                options.temperatures,
-            )
+            run = options.method, options.seed, options.datasets
+            evaluate(config, _layout(options), *run, ranks, temperatures=temperatures)
 
 
 def theory(options: argparse.Namespace) -> None:
@@ -248,7 +240,7 @@ def archive(options: argparse.Namespace) -> None:
 
     folder = options.folder
     if not folder.is_dir():
-        raise UserError(f"no folder {folder}; the folder of a scale is needed, such as results/laptop")
+        raise UserError(f"no folder {folder}; pass the folder of a scale, such as results/laptop")
     for path in publish(Results(folder, folder.name, {}), options.out, options.doi):
         print(path)
     if not options.doi:
@@ -259,16 +251,16 @@ def restore(options: argparse.Namespace) -> None:
     from entropy_dynamics.reporting.published import described, restore
 
     if options.out.exists():
-        raise UserError(f"{options.out} is there already; name a new folder, such as results/laptop in a fresh clone")
+        raise UserError(f"{options.out} already exists; name a new folder, such as results/laptop in a fresh clone")
     scale = load_config(_scale_by_name(options.out))
     for folder in options.folders:
         if (named := described(folder).scale) != scale.scale:
             raise UserError(
-                f"{folder} is of the scale {named}, not {scale.scale}: restore it as {options.out.with_name(named)}"
+                f"{folder} was made at scale {named}, not {scale.scale}: restore it as {options.out.with_name(named)}"
             )
     seeds = restore(options.folders, options.out, scale.evaluation.temperature)
     counts = " ".join(f"--set seeds.{group}={count}" for group, count in seeds.items())
-    print(f"{options.out} has up to {seeds['tables']} seeds of a method; judge them with:")
+    print(f"{options.out} has up to {seeds['tables']} seeds per method. To judge them, run:")
     results = "" if options.out.parent == Path("results") else f" --results {shlex.quote(str(options.out.parent))}"
     print(f"entropy-dynamics claims --scale {scale.scale}{results} --set seeds.first=0 {counts}")
 
@@ -279,7 +271,7 @@ def pass_at_k(options: argparse.Namespace) -> None:
     columns = options.problem, options.correct, options.threshold
     if options.power:
         if len(options.files) > 1:
-            raise UserError("--power takes the rates of one file")
+            raise UserError("--power needs the rates of one file")
         table, notes = power_table(options.files[0], options.power, *columns)
         print(f"problems that show a difference of {options.power:g} points of Pass@k with 90 % power, at least:")
     else:
@@ -293,8 +285,6 @@ def pass_at_k(options: argparse.Namespace) -> None:
 def lens(options: argparse.Namespace) -> None:
     from entropy_dynamics.diagnostics.lens import METHODS, draw, lens_table
 
-    if options.files is None:  # argparse counts all words after --methods among them
-        raise UserError("lens takes its FILE first: lens FILE --methods METHOD ...")
     table, about = lens_table(options.files, options.methods or METHODS, options.temperature)
     print(about)
     print(table.to_string(index=False, float_format=lambda value: f"{value:.4g}", na_rep="-"))
@@ -318,7 +308,7 @@ def entropy_check(options: argparse.Namespace) -> None:
     from entropy_dynamics.diagnostics.entropy_check import diagnose, write_golden
 
     if (options.value is None) == (options.write is None):
-        raise UserError("entropy-check takes --write FILE, for the batch, or the VALUE that a trainer got on it")
+        raise UserError("entropy-check needs --write FILE, for the batch, or the VALUE that a trainer got on it")
     print(diagnose(options.value) if options.write is None else write_golden(options.write))
 
 
@@ -326,7 +316,7 @@ def prompt(options: argparse.Namespace) -> None:
     """Print the prompt to stdout and everything else to stderr, so that a file or a pipe gets only the prompt."""
     from entropy_dynamics.tasks.prompts import find_problem, preview_prompt, prompt_tokens, render_prompt
 
-    config, layout = load_config(options.scale, options.model, overrides=options.set), _layout(options)
+    config, layout = _config(options), _layout(options)
     name, problem = find_problem(layout.data, config.data.sets, options.problem)
     directory = layout.model(options.model, config.untrained(options.model, config.seeds.first))
     settings = config.model.prompt_format, config.model.chat_template_kwargs
@@ -360,11 +350,10 @@ def verify(options: argparse.Namespace) -> int:
 
 
 def plan(options: argparse.Namespace) -> None:
-    from entropy_dynamics.planning.plan import check_fits, make_plan
-    from entropy_dynamics.planning.tables import format_plan
+    from entropy_dynamics.planning.plan import check_fits, format_plan, make_plan
 
     plan = make_plan(options.scale, options.set, target=options.target)
-    print(format_plan(plan, options.markdown))
+    print(format_plan(plan))
     check_fits(plan)
 
 
@@ -376,4 +365,4 @@ def config(options: argparse.Namespace) -> None:
     elif options.method and not options.model:
         raise UserError("--method needs --model: a run has both")
     else:
-        print(to_yaml(load_config(options.scale, options.model, options.method, options.set)), end="")
+        print(to_yaml(_config(options)), end="")

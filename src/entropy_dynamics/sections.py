@@ -1,6 +1,5 @@
 """Pydantic with one-line errors: the base class of every config section, method, experiment and claim."""
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -14,7 +13,7 @@ from pydantic import (
     model_validator,
 )
 from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_schema
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from entropy_dynamics.errors import UserError, nearest
 
@@ -26,8 +25,6 @@ NonNegativeInt = Annotated[int, Field(ge=0, le=LARGEST)]
 Threshold = Annotated[float, Field(gt=0, allow_inf_nan=True)]  # inf: never
 PER_MACHINE = "per machine"  # marks keys that machine.yaml may set: they affect results only by rounding
 LOCATION = "location"  # marks paths that machine.yaml may also set: they replace data or a model
-PARALLEL = ": a run is divided by FSDP2 only; raise hardware.ranks"
-_PARALLEL_KEY = re.compile("(tensor|pipeline)_parallel")
 SHOWN_CHARACTERS = 60  # maximum length of a value in a message
 
 
@@ -43,7 +40,7 @@ class Section(BaseModel):
     def _known_keys(cls, data: Any) -> Any:
         for key in data if isinstance(data, Mapping) else ():
             if key not in cls.model_fields:
-                hint = PARALLEL if _PARALLEL_KEY.match(str(key)) else nearest(str(key), cls.model_fields)
+                hint = nearest(str(key), cls.model_fields)
                 raise PydanticCustomError("unknown_key", "unknown key {key}{hint}", {"key": key, "hint": hint})
         return data
 
@@ -92,8 +89,11 @@ def parse(kind: type[S], data: Any, where: str | Callable[[Key], str]) -> S:
     try:
         return kind.model_validate(data)
     except ValidationError as error:
-        key, details = _innermost((), error.errors()[0])
-    message, file = details["msg"], where if isinstance(where, str) else where(key)
+        details = error.errors()[0]
+    key, message = details["loc"], details["msg"]
+    if details["type"] == "unknown_key":  # pydantic's location is the section's
+        key = (*key, details["ctx"]["key"])
+    file = where if isinstance(where, str) else where(key)
     name, value = dotted(key), details["input"]
     match details["type"]:
         case "missing":
@@ -111,17 +111,6 @@ def parse(kind: type[S], data: Any, where: str | Callable[[Key], str]) -> S:
             shown = repr(value) if len(repr(value)) <= SHOWN_CHARACTERS else f"{repr(value)[:SHOWN_CHARACTERS]}..."
             text = f"{name} is {shown}; it {message.partition(' ')[2]}"
     raise UserError(" ".join((f"{file}: {text}" if file else text).split()))
-
-
-def _innermost(outer: Key, details: ErrorDetails) -> tuple[Key, ErrorDetails]:
-    """The key and details of the innermost error. Inside a `OneOf` it is the cause of a `value_error`."""
-    key = (*outer, *details["loc"])
-    cause = details.get("ctx", {}).get("error")
-    if isinstance(cause, ValidationError):
-        return _innermost(key, cause.errors()[0])
-    if details["type"] == "unknown_key":  # pydantic's location is the section's
-        key = (*key, details["ctx"]["key"])
-    return key, details
 
 
 def dotted(key: Key) -> str:

@@ -1,43 +1,443 @@
-"""Configuration: `schema` defines the keys, `merging` merges the files. Imports torch only if a method is named."""
+"""Loads configs: merges the files and the command line, and validates the result by `schema`.
 
-from entropy_dynamics.config.merging import (
-    CONFIGS,
-    Selection,
-    configured_shorter_runs,
-    flatten,
-    known_names,
-    load_config,
-    method_label,
-    read_yaml,
-    scale_names,
-    settings_of,
-    shorter_runs,
-    split_method,
-    stored_as,
-    to_yaml,
+    base.yaml <- scale/<scale>.yaml <- model/<model>.yaml <- method/<method>.yaml <- machine.yaml <- --set key=value
+
+A scale or method may extend another one, whose file is then merged before its own; an empty mapping (`toy_models: {}`)
+replaces the lower section. A file may end with `overrides`, a list of `{for: {scale|toy|model|method: ...}, ...}`
+entries; those whose `for` matches the run are merged over the rest of the file. A scale in `for` also matches the
+scales that extend it, except in machine.yaml, which would override what they set themselves; `toy` is a scale, too, and
+matches only if the model that runs is a toy model. A method may have parameters: `clip_b@mu=1.2,apply_to=both` is
+method/clip_b.yaml with these values, and `grpo@training.updates_per_batch=4` sets a key of another section.
+
+Files and values are YAML with the scalars of version 1.2 (core schema), and with `<<`: `010` is 10, `1:30` a string.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import chain
+from pathlib import Path
+from typing import Any, overload
+
+import yaml
+from omegaconf import OmegaConf
+from pydantic import BaseModel
+
+from entropy_dynamics.config.schema import Config as Config
+from entropy_dynamics.config.schema import RunConfig as RunConfig
+from entropy_dynamics.config.schema import StageConfig as StageConfig
+from entropy_dynamics.config.schema import later_keys, marked_keys
+from entropy_dynamics.config.schema.data import TRAIN as TRAIN
+from entropy_dynamics.config.schema.training import BASE as BASE
+from entropy_dynamics.errors import UserError, nearest
+from entropy_dynamics.sections import (
+    LOCATION,
+    PER_MACHINE,
+    Key,
+    NonNegativeInt,
+    PositiveInt,
+    Section,
+    parse,
 )
-from entropy_dynamics.config.schema import Config, RunConfig, StageConfig
-from entropy_dynamics.config.schema.data import TRAIN
-from entropy_dynamics.config.schema.training import BASE
 
-__all__ = [
-    "BASE",
-    "CONFIGS",
-    "TRAIN",
-    "Config",
-    "RunConfig",
-    "Selection",
-    "StageConfig",
-    "configured_shorter_runs",
-    "flatten",
-    "known_names",
-    "load_config",
-    "method_label",
-    "read_yaml",
-    "scale_names",
-    "settings_of",
-    "shorter_runs",
-    "split_method",
-    "stored_as",
-    "to_yaml",
-]
+CONFIGS = Path("configs")
+Choice = dict[str, Sequence[str | None]]  # scale, toy, model or method -> the names that match it in `for`
+ALTERNATIVES = ("source", "task")  # a section that changes one of these keys replaces the lower section entirely
+PROMPTS = ("model.prompt_format", "model.chat_template_kwargs")
+SAMPLED = (*PROMPTS, "sampling.max_prompt_tokens", "sampling.max_new_tokens", "engine")
+FILTER = ("pass_rates.low", "pass_rates.high")  # applied to the measured rates when a run begins
+EVALUATED = ("evaluation.temperature", "evaluation.samples")
+USED = {  # stage -> the sections and keys that it reads, except those already recorded in its input files
+    "problems": ("data",),
+    "model": ("model", "cold_start", "sampling.max_new_tokens"),
+    "pass_rates": (*SAMPLED, "sampling.temperature", "pass_rates.model", "pass_rates.samples"),
+    "train": (*SAMPLED, "sampling.temperature", *FILTER, "method.name", "method.params", "training", *EVALUATED),
+    "evaluate": (*SAMPLED, *EVALUATED),
+    "theory": (*PROMPTS, "sampling"),
+}
+
+
+@overload
+def load_config(scale: str, *, overrides: Iterable[str] = (), configs: Path = CONFIGS) -> Config: ...
+@overload
+def load_config(scale: str, model: str, *, overrides: Iterable[str] = (), configs: Path = CONFIGS) -> StageConfig: ...
+@overload
+def load_config(
+    scale: str, model: str, method: str, overrides: Iterable[str] = (), configs: Path = CONFIGS
+) -> RunConfig: ...
+def load_config(
+    scale: str,
+    model: str | None = None,
+    method: str | None = None,
+    overrides: Iterable[str] = (),
+    configs: Path = CONFIGS,
+) -> Config:
+    """Load the config of a scale, of a model at that scale, or of a run.
+
+    Raises:
+        UserError: missing file, invalid YAML, unknown key or name, or a value of the wrong type or out of bounds.
+    """
+    merged, origins, of_names, local = _merged(scale, model, method, overrides, configs)
+    scales, machine = scale_files(scale, configs), configs / "machine.yaml"
+    kind = Config if model is None else StageConfig if method is None else RunConfig
+
+    def source(key: Key) -> str:
+        """The file to name in an error: the one that set `key` or, if none did, the one that should have."""
+        if len(key) > 1 and key[:2] not in origins and key[0] in of_names:  # base.yaml set only other keys of it
+            return str(of_names[str(key[0])][-1])
+        return _origin(key, origins) or (str(of_names.get(str(key[0]), scales)[-1]) if key else "")
+
+    config: Config = parse(kind, merged, source)
+    _check_machine(machine, local)
+    if config.scale != scale:  # results are stored under this name
+        raise UserError(f"{scales[-1]}: scale is {config.scale!r}; it should be {scale!r}, like its file")
+    if model is not None and model not in config.models:
+        raise UserError(f"scale {scale} has no model {model!r}{nearest(model, config.models)}")
+    if isinstance(config, StageConfig) and config.model.name != model:
+        raise UserError(f"configs/model/{model}.yaml: model.name is {config.model.name!r}; it should be {model!r}")
+    return config
+
+
+def _merged(
+    scale: str, model: str | None, method: str | None, overrides: Iterable[str], configs: Path
+) -> tuple[dict[str, Any], dict[Key, str], dict[str, list[Path]], dict[str, Any]]:
+    """The merged files, not validated, the file that set each key, the files of model and method, and machine.yaml."""
+    scales, of_names = scale_files(scale, configs), dict[str, list[Path]]()
+    if model is not None:
+        of_names["model"] = _chain(configs, "model", model)
+    name, params = split_method(method) if method is not None else (None, [])
+    if name is not None:
+        of_names["method"] = _chain(configs, "method", name)
+    files = [configs / "base.yaml", *scales, *chain.from_iterable(of_names.values())]
+    names = [file.stem for file in scales]
+    is_toy = _toys([files[0], *scales], overrides := list(overrides)).get(model) is not None
+    chosen: Choice = {"scale": names, "toy": names if is_toy else [], "model": [model], "method": [name]}
+    merged: dict[str, Any] = {}
+    origins: dict[Key, str] = {}
+    for file in files:
+        _merge(merged, _layer(file, chosen, configs), str(file), origins)
+    local: dict[str, Any] = {}
+    if (machine := configs / "machine.yaml").is_file():
+        local = _layer(machine, chosen | {"scale": [scale], "toy": [scale] if is_toy else []}, configs)
+        _merge(merged, local, str(machine), origins)
+    merge_settings(merged, [*map(_dotted, params), *overrides], origins)
+    for section in {"model", "method"} - of_names.keys():  # base.yaml and scales set keys for all of them
+        merged.pop(section, None)
+    try:
+        if "${" in str(merged):  # otherwise skip OmegaConf's 30 ms, as Snakemake loads dozens of configs
+            merged = OmegaConf.to_container(OmegaConf.create(merged), resolve=True)  # type: ignore[assignment]
+    except Exception as error:  # an unknown interpolation
+        raise UserError(f"config of scale {scale}: {' '.join(str(error).split())}") from None
+    return merged, origins, of_names, local
+
+
+def stored_as(scale: str, model: str, method: str, configs: Path = CONFIGS) -> str:
+    """The method without the parameters that change nothing, so that a run is not trained twice.
+
+    At a scale where mu is 2, `clip_b@mu=2.0` is stored as `clip_b`.
+    """
+    name, parameters = split_method(method)
+    if not parameters or name not in known_names("method", configs) or model not in known_names("model", configs):
+        return method
+    plain = _plain_run(scale, model, name, configs).items()
+    kept = [entry for entry in parameters if not dict(flatten(_entry(_dotted(entry)))).items() <= plain]
+    return f"{name}@{','.join(kept)}" if kept else name
+
+
+def shorter_runs(method: str, training: Mapping[str, Any]) -> dict[str, int]:
+    """The runs to which a run leaves its policies (`training.keep_steps`): method -> number of steps.
+
+    Args:
+        training: the `training` section of the run's config.
+    """
+    kept = [] if "@" in method else training.get("keep_steps", [])
+    return {f"{method}@training.steps={steps}": steps for steps in kept if steps < training["steps"]}
+
+
+def configured_shorter_runs(
+    scale: str, model: str, method: str, overrides: Iterable[str] = (), configs: Path = CONFIGS
+) -> dict[str, int]:
+    """The `shorter_runs` of a run that has not been trained, without importing torch."""
+    return shorter_runs(method, _merged(scale, model, method, overrides, configs)[0]["training"])
+
+
+@cache
+def _plain_run(scale: str, model: str, method: str, configs: Path) -> dict[str, Any]:
+    return dict(flatten(_merged(scale, model, method, (), configs)[0]))
+
+
+def _dotted(parameter: str) -> str:
+    """'mu=2.0' -> 'method.params.mu=2.0'; a key of another section has a dot already."""
+    return parameter if "." in parameter.partition("=")[0] else f"method.params.{parameter}"
+
+
+def _toys(files: Iterable[Path], overrides: Iterable[str]) -> dict[str | None, Any]:
+    """The `toy_models` of a scale, not validated."""
+    merged: dict[str, Any] = {}
+    for layer in [*map(_read, files), *map(_entry, overrides)]:
+        _merge(merged, {key: value for key, value in layer.items() if key == "toy_models"}, "", {})
+    toys = merged.get("toy_models")
+    return toys if isinstance(toys, dict) else {}
+
+
+def _origin(key: Key, origins: dict[Key, str]) -> str:
+    """The file that set `key` or, if none did, the innermost section around it."""
+    while key and key not in origins:
+        key = key[:-1]
+    return origins.get(key, "")
+
+
+def settings_of(stage: str, config: Config | Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that a stage uses, by dotted key. Its results depend only on these and on its input files.
+
+    They are compared by Snakemake to decide on reruns, by checkpoints, by shards, before results are replaced, and by
+    `verify`.
+    """
+    sections = config if isinstance(config, Mapping) else config.model_dump()
+    used = USED[stage]
+    if stage == "model" and (name := sections["model"]["name"]) in sections["toy_models"]:
+        used = ("model.name", "model.label", f"toy_models.{name}", "sampling.max_new_tokens")
+    rounding = _marked(PER_MACHINE)
+    chosen = [(key, value) for key, value in flatten(sections) if _is_within(key, used)]
+    later = _later().items()
+    settings = {key: value for key, value in chosen if not _is_within(key, rounding) and (key, value) not in later}
+    if stage == "problems":  # the order matters: a problem that two sets share stays in the first
+        settings["data.evaluation"] = list(sections["data"]["evaluation"])
+    return settings
+
+
+_marked, _later = cache(marked_keys), cache(later_keys)
+
+
+def _is_within(key: str, sections: Iterable[str]) -> bool:
+    return any(key == section or key.startswith(f"{section}.") for section in sections)
+
+
+def flatten(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (dotted key, value) for nested mappings; a list is a value."""
+    for key, value in section.items():
+        if isinstance(value, Mapping) and value:
+            yield from flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", list(value) if isinstance(value, tuple) else value
+
+
+def to_yaml(config: BaseModel) -> str:
+    """The resolved config as YAML."""
+    return str(yaml.dump(config.model_dump(), Dumper=_Dumper, sort_keys=False, allow_unicode=True))
+
+
+def scale_files(scale: str, configs: Path = CONFIGS) -> list[Path]:
+    """The file of a scale, after the files of the scales it extends, the outermost first."""
+    return _chain(configs, "scale", scale)
+
+
+def scale_names(scale: str, configs: Path = CONFIGS) -> list[str]:
+    """The name of a scale, after the names of the scales it extends, the outermost first."""
+    return [file.stem for file in scale_files(scale, configs)]
+
+
+def _chain(configs: Path, kind: str, name: str) -> list[Path]:
+    """The file of a scale, model or method, after the files that it extends, the outermost first."""
+    chain = [_named(configs, kind, name)]
+    while (parent := _read(chain[0]).get("extends")) is not None:
+        path = _named(configs, kind, parent, chain[0], "extends")
+        if path in chain:
+            cycle = [parent, *(file.stem for file in chain[: chain.index(path) + 1])]
+            raise UserError(f"{chain[0]}: extends is {parent!r}, a cycle: {' extends '.join(cycle[::-1])}")
+        chain.insert(0, path)
+    return chain
+
+
+class Selection(Section):
+    """The keys of `snakemake --config`. The numbers of seeds are those of the scale unless given."""
+
+    scale: str = "laptop"
+    seeds: PositiveInt = 0
+    """Number of seeds of the tables."""
+    extra_seeds: PositiveInt = 0
+    """Number of seeds of ablations, sweeps and extras."""
+    first_seed: NonNegativeInt = 0
+
+    @property
+    def overrides(self) -> list[str]:
+        keys = {"seeds": "seeds.tables", "extra_seeds": "seeds.extras", "first_seed": "seeds.first"}
+        return [f"{key}={getattr(self, name)}" for name, key in keys.items() if name in self.model_fields_set]
+
+
+def split_method(name: str) -> tuple[str, list[str]]:
+    """'clip_b@mu=1.2,apply_to=both' -> ('clip_b', ['mu=1.2', 'apply_to=both'])."""
+    base, at, params = name.partition("@")
+    entries = params.split(",") if at else []
+    if not re.fullmatch(r"[\w-]+", base) or not all(re.fullmatch(r"[\w.]+=[\w.+-]+", entry) for entry in entries):
+        raise UserError(f"method {name!r} is not of the form name or name@parameter=value,...")
+    if len({entry.partition("=")[0] for entry in entries}) < len(entries):
+        raise UserError(f"method {name!r} gives a parameter twice")
+    return base, entries
+
+
+def known_names(kind: str, configs: Path = CONFIGS) -> list[str]:
+    """The names of all scales, models or methods: the YAML files in that folder."""
+    return sorted(path.stem for path in (configs / kind).glob("*.yaml"))
+
+
+def _named(configs: Path, kind: str, name: str, file: Path | None = None, key: str = "") -> Path:
+    """The file of a scale, model or method. `file` and its `key` are where the name comes from, for the message."""
+    known = known_names(kind, configs)
+    before, after = (f"{file}: ", f" in {key}") if file else ("", "")
+    if name not in known:
+        if not known:
+            raise UserError(f"no files in {configs / kind}: run this from the root of the repository")
+        raise UserError(f"{before}unknown {kind} {name!r}{after}{nearest(str(name), known)}")
+    return configs / kind / f"{name}.yaml"
+
+
+def method_label(method: str, configs: Path = CONFIGS) -> str:
+    """The label in configs/method/<method>.yaml or in the file it extends, without importing torch.
+
+    Raises:
+        UserError: neither has one.
+    """
+    files = _chain(configs, "method", method)
+    merged: dict[str, Any] = {}
+    for file in files:
+        _merge(merged, _read(file), str(file), {})
+    section = merged.get("method")
+    label = section.get("label") if isinstance(section, dict) else None
+    if not isinstance(label, str):
+        raise UserError(f"{files[-1]}: no value for method.label")
+    return label
+
+
+def read_yaml(path: Path) -> Any:
+    """The content of a YAML file as plain containers; interpolations are not resolved.
+
+    Raises:
+        UserError: no such file, or not valid YAML.
+    """
+    try:
+        return _unshared(_parsed(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        raise UserError(f"no file {path}: run this from the root of the repository") from None
+    except Exception as error:  # PyYAML's, and others for what no scalar can be
+        raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+
+
+@cache  # PyYAML takes 10 ms for a small file, and a command may load dozens of configs
+def _parsed(text: str) -> Any:
+    return yaml.load(text, Loader=_Loader)  # noqa: S506 (a SafeLoader)
+
+
+def _unshared(value: Any) -> Any:
+    """A copy in which no container occurs twice, as a container with a YAML alias does."""
+    if isinstance(value, dict):
+        return {key: _unshared(entry) for key, entry in value.items()}
+    return [_unshared(entry) for entry in value] if isinstance(value, list) else value
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML with the scalars of version 1.2, and without repeated keys."""
+
+    def compose_mapping_node(self, anchor: Any) -> Any:
+        node = super().compose_mapping_node(anchor)
+        keys = [str(key.value) for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
+        if twice := next((key for key in keys if keys.count(key) > 1), None):
+            raise yaml.constructor.ConstructorError(None, None, f"key {twice!r} twice", node.start_mark)
+        return node
+
+    def construct_yaml_int(self, node: Any) -> int:
+        return int(node.value, {"0o": 8, "0x": 16}.get(node.value[:2], 10))
+
+
+_Loader.yaml_implicit_resolvers = {"<": yaml.SafeLoader.yaml_implicit_resolvers["<"]}
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes strings that version 1.1 or 1.2 of YAML would read as something else."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+for _tag, _pattern, _first in (
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", list("-+0123456789")),
+    ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", list("-+.0123456789")),
+    ("float", r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", list("-+.")),
+):
+    for _kind in (_Loader, _Dumper):
+        _kind.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"(?:{_pattern})\Z"), _first)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    content = read_yaml(path)
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: a config is a mapping of keys to values")
+    return content
+
+
+def _layer(path: Path, chosen: Choice, configs: Path) -> dict[str, Any]:
+    """Read a file and merge the entries of its `overrides` whose `for` matches `chosen` in all keys."""
+    layer = _read(path)
+    layer.pop("extends", None)
+    entries = layer.pop("overrides", None) or []
+    for entry in entries if isinstance(entries, list) else [entries]:
+        condition = entry.pop("for", {}) if isinstance(entry, dict) else None
+        if not isinstance(condition, dict) or not condition.keys() <= chosen.keys():
+            raise UserError(f"{path}: overrides are entries like `- for: {{scale: laptop}}` and the keys to override")
+        names = {key: value if isinstance(value, list) else [value] for key, value in condition.items()}
+        for kind, given in names.items():
+            for name in given:
+                _named(configs, "scale" if kind == "toy" else kind, name, path, "for")
+        if all(set(names[key]) & set(chosen[key]) for key in names):
+            _merge(layer, entry, str(path), {})
+    return layer
+
+
+def _check_machine(path: Path, layer: dict[str, Any]) -> None:
+    """Reject keys that change results. They are known keys, as the config that contains them is valid."""
+    allowed = _marked(PER_MACHINE, LOCATION)
+    if wrong := [key for key, _ in flatten(layer) if not _is_within(key, allowed)]:
+        raise UserError(
+            f"{path}: {wrong[0]} changes results, so it belongs in the file of its scale, model or method; here only "
+            f"{', '.join(allowed)} may be set"
+        )
+
+
+def merge_settings(
+    merged: dict[str, Any], settings: Iterable[str], origins: dict[Key, str] | None = None
+) -> dict[str, Any]:
+    """Merge `key=value` settings of --set into `merged` in place, and return it."""
+    for entry in settings:
+        _merge(merged, _entry(entry), f"--set {entry}", {} if origins is None else origins)
+    return merged
+
+
+def _entry(entry: str) -> dict[str, Any]:
+    key, equals, text = entry.partition("=")
+    if not equals or not re.fullmatch(r"[\w-]+(\.[\w-]+|\[[\w.-]+\])*", key):  # toy_models[qwen2.5-7b-instruct].seed
+        raise UserError(f"--set {entry!r} is not of the form key=value")
+    try:
+        layer = _unshared(_parsed(text))
+    except Exception as error:  # PyYAML's, and others for what no scalar can be
+        raise UserError(f"--set {entry}: {' '.join(str(error).split())}") from None
+    for part in reversed(re.findall(r"(?<=\[)[\w.-]+(?=\])|[\w-]+", key)):
+        layer = {part: layer}
+    return dict(layer)
+
+
+def _merge(below: dict[str, Any], layer: dict[str, Any], file: str, origins: dict[Key, str], at: Key = ()) -> None:
+    """Merge `layer` into `below` in place, and record in `origins` that `file` set its keys."""
+    for key, value in layer.items():
+        origins[*at, key] = file
+        lower = below.get(key)
+        if isinstance(value, dict) and isinstance(lower, dict) and value and not _replaces(value, lower):
+            _merge(lower, value, file, origins, (*at, key))
+        else:
+            below[key] = value
+
+
+def _replaces(layer: dict[str, Any], below: dict[str, Any]) -> bool:
+    return any(key in layer and key in below and layer[key] != below[key] for key in ALTERNATIVES)

@@ -22,7 +22,7 @@ def token_divisors(
     """Loss divisor of each row's tokens: the loss of an update is sum(token loss * weights / divisors).
 
     Args:
-        weights: a method's token weights, 0 = dropped. All rows of an update, not just those of a micro-batch.
+        weights: a method's token weights, 0 = dropped. All rows of an update, not only of a micro-batch.
         mask: non-zero on response tokens; weights elsewhere are never read.
         scope: `global_token`, the mean over all tokens (verl's token-mean); `per_group`, the mean over groups of each
             group's token mean (eq. 1 of the paper, averaged over prompts); or `per_sequence`, the same over rows.
@@ -73,7 +73,7 @@ def clipped_loss(
 
         loss = max(-A r, -A clip(r, 1 - clip_low, 1 + clip_high)),   for A < 0 at most -A dual_clip
 
-    Strictly on-policy (`logp_old = logp.detach()`) r is exactly 1 and the gradient is -A times that of logp.
+    Strictly on-policy (`logp_old = logp.detach()`) r is exactly 1 and the gradient is -A grad logp.
 
     Args:
         logp: log probability of the sampled tokens under the policy being trained, nats; carries the gradient.

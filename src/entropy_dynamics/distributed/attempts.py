@@ -45,7 +45,7 @@ def began(log: str) -> float | None:
 
 
 def end_early() -> None:
-    """Mark the log on standard error, if it is one, as that of a run that ended early at a checkpoint."""
+    """If standard error is a log, mark it: its run ended early, at a checkpoint."""
     if log := _log():
         _mark(log).touch()
 

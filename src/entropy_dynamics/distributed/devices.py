@@ -1,7 +1,7 @@
-"""Claims of GPUs, or of slots on them, by jobs that share a machine. Snakemake counts GPUs, but does not assign them.
+"""File locks on GPUs, or on slots of a GPU, held by the jobs of one machine. Snakemake counts GPUs, but assigns none.
 
 Each GPU has PARTS lock files, locked by flock (through filelock), which the kernel releases when the process ends. A
-job locks all of them, or those of its slot, so jobs with different numbers of slots can share a machine.
+job locks all of them, or its slot's, so jobs with different numbers of slots can share a machine.
 """
 
 import os
@@ -81,7 +81,7 @@ def visible_devices() -> list[str]:
 
 
 def memory_bytes(device: "torch.device") -> int:
-    """Memory of a GPU or, for the CPU, the memory that this process may use: that of the machine or of its cgroup."""
+    """Memory of a GPU or, for the CPU, the memory of the machine or the limit of this process's cgroup."""
     if device.type == "cuda":
         import torch
 

@@ -36,8 +36,8 @@ def launched() -> bool:
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
-def answers_for_stage() -> bool:
-    """Whether this process was started for the stage as a whole; under a user's torchrun, rank 0 counts as that."""
+def acts_for_stage() -> bool:
+    """Whether this process acts for the whole stage: it is no rank, or rank 0 under a user's torchrun."""
     return not launched() or (os.environ["RANK"] == "0" and STARTER not in os.environ)
 
 
@@ -69,14 +69,12 @@ def start_ranks(count: int, command: Sequence[str]) -> None:
         SystemExit: SIGTERM.
     """
     ranks: list[subprocess.Popen[bytes]] = []
-    with tempfile.TemporaryDirectory(prefix="entropy-dynamics-ranks-") as folder, _signals_handled(ranks):
+    with tempfile.TemporaryDirectory(prefix="entropy-dynamics-ranks-") as folder:
         logs = [Path(folder, f"rank{rank}.log") for rank in range(count)]
-        try:
+        with _supervised(ranks, GRACE):
             for rank, log in enumerate(logs):
                 ranks.append(_start(rank, count, command, log))
             failed = _first_failure(ranks)
-        finally:
-            _stop(ranks)
         if failed is not None:
             if ranks[failed].returncode == Unfinished.EXIT_CODE:
                 raise Unfinished
@@ -103,13 +101,10 @@ def _run_on_nodes(nodes: int, ranks_per_node: int, arguments: Sequence[str]) -> 
         *("-m", "entropy_dynamics.cli", *arguments),
     ]
     started: list[subprocess.Popen[bytes]] = []
-    with _signals_handled(started):
-        try:
-            parent = os.getpid()
-            started.append(subprocess.Popen(command, preexec_fn=lambda: end_with_parent(parent, signal.SIGTERM)))
-            code = started[0].wait()
-        finally:
-            _stop(started, NODE_GRACE)
+    with _supervised(started, NODE_GRACE):
+        parent = os.getpid()
+        started.append(subprocess.Popen(command, preexec_fn=lambda: end_with_parent(parent, signal.SIGTERM)))
+        code = started[0].wait()
     if code == Unfinished.EXIT_CODE:
         raise Unfinished
     if code:
@@ -158,21 +153,12 @@ def _first_failure(ranks: Sequence[subprocess.Popen[bytes]]) -> int | None:
     return next((ends[end] for end in as_completed(ends) if end.result() != 0), None)
 
 
-def _stop(ranks: Sequence[subprocess.Popen[bytes]], grace: float | None = None) -> None:
-    """Send SIGTERM, and SIGKILL to processes that have not ended after `grace` seconds (default: GRACE)."""
-    for process in ranks:
-        process.terminate()
-    for process in ranks:
-        try:
-            process.wait(GRACE if grace is None else grace)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
 @contextmanager
-def _signals_handled(ranks: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
-    """Context manager: exit on SIGTERM, and forward SIGURG to `ranks`."""
+def _supervised(ranks: Sequence[subprocess.Popen[bytes]], grace: float) -> Iterator[None]:
+    """Context manager: exit on SIGTERM, forward SIGURG to `ranks`, and stop those that are left at the end.
+
+    They get SIGTERM, and SIGKILL if they have not ended after `grace` seconds.
+    """
 
     def end(*_: object) -> None:
         print("ended by SIGTERM; the ranks were stopped", file=sys.stderr)
@@ -187,6 +173,14 @@ def _signals_handled(ranks: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]
     try:
         yield
     finally:
+        for process in ranks:
+            process.terminate()
+        for process in ranks:
+            try:
+                process.wait(grace)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
         for number, handler in before.items():
             signal.signal(number, handler)
 

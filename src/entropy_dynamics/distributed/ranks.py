@@ -1,7 +1,7 @@
 """The processes of a stage: a single one, or the ranks of a process group.
 
 Every rank runs the same code on the same data. Sampling, grading and the passes over micro-batches are divided, and
-their results gathered: on every rank, rewards, advantages, masks and metrics are those of the whole batch.
+their results gathered: every rank has the rewards, advantages, masks and metrics of the whole batch.
 """
 
 import json
@@ -42,21 +42,17 @@ class Ranks:
 
     @classmethod
     def join(cls, hardware: HardwareConfig) -> "Ranks":
-        """A single process, or this one of the `hardware.ranks` ranks started by launch.py or torchrun.
+        """This process: the only one, or one of `hardware.ranks` that launch.py or torchrun started.
 
         Raises:
             UserError: the device does not exist, or the number of ranks differs from the config.
         """
-        device = device_of(hardware)
+        device, size = device_of(hardware), int(os.environ.get("WORLD_SIZE", 0))
+        if size != hardware.ranks and (size > 1 or hardware.ranks is not None):
+            raise UserError(f"torchrun started {size} ranks, but hardware.ranks is {hardware.ranks or 'null'}")
         if hardware.ranks is None:
-            if (started := int(os.environ.get("WORLD_SIZE", 1))) > 1:
-                raise UserError(f"torchrun started {started} ranks, but hardware.ranks is null: set it to {started}")
             return cls(device=device)
-        if "WORLD_SIZE" not in os.environ:
-            raise UserError(f"hardware.ranks is {hardware.ranks}, but this process is not a rank: start it by torchrun")
-        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        if size != hardware.ranks:
-            raise UserError(f"torchrun started {size} ranks, but hardware.ranks is {hardware.ranks}")
+        rank = int(os.environ["RANK"])
         per_node = size // hardware.nodes
         if (local := int(os.environ.get("LOCAL_WORLD_SIZE", per_node))) != per_node:
             raise UserError(

@@ -5,14 +5,17 @@ A module is built on the meta device, sharded, and then filled from safetensors,
 model. Master weights and reductions are fp32, whatever the precision of the forward and backward passes.
 """
 
-from collections.abc import Callable, Iterable
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
+import torch.distributed.checkpoint as dcp
+from safetensors import SafetensorError
 from torch import nn
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import distribute_tensor
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 from transformers.utils import GENERATION_CONFIG_NAME
 
@@ -57,31 +60,27 @@ def fill(module: nn.Module, directory: Path, name_in_file: Callable[[str], str |
     """
     module.to_empty(device=ranks.device)
     _rebuild_buffers(module, ranks.device)
-    where = {}
-    for path in sorted(directory.glob("*.safetensors")):
-        try:
-            with safe_open(path, framework="pt") as file:
-                where |= dict.fromkeys(file.keys(), path)
-        except SafetensorError as error:  # the header has the file's length, so truncation is detected here
-            raise UserError(f"the weights {path} are damaged ({error}): delete the folder and rerun") from error
+    wanted = {}
     for name, parameter in module.named_parameters():
-        source = name_in_file(name)
-        if source is None:
+        if (source := name_in_file(name)) is None:
             nn.init.zeros_(parameter)
-            continue
-        if source not in where:
-            raise UserError(f"{directory}: no file holds the weights {source!r} that the model's config asks for")
-        with safe_open(where[source], framework="pt") as file:
-            values = file.get_tensor(source)
-        if values.shape != parameter.shape:
-            raise UserError(
-                f"{where[source]}: {source} is {tuple(values.shape)}, the config says {tuple(parameter.shape)}"
-            )
-        # Every rank has read the same values, so each can take its shard without communication.
-        sharded = distribute_tensor(
-            values.to(ranks.device, torch.float32), parameter.device_mesh, parameter.placements, src_data_rank=None
-        )
-        parameter.detach().to_local().copy_(sharded.to_local())
+        else:
+            wanted[source] = parameter.detach()
+    with storage_faults(f"the weights in {directory} cannot be loaded"):
+        dcp.load(wanted, storage_reader=HuggingFaceStorageReader(str(directory)))
+
+
+@contextmanager
+def storage_faults(what: str) -> Iterator[None]:
+    """Turn a failure on any rank to read or write `what` into a one-line UserError."""
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "torch.distributed is disabled")  # intended: `no_dist`
+            yield
+    except (dcp.api.CheckpointException, SafetensorError, OSError) as error:
+        causes = getattr(error, "failures", {None: (error, None)})
+        cause = str(next(iter(causes.values()))[0]) or type(error).__name__
+        raise UserError(f"{what}: {cause.splitlines()[0]}") from error
 
 
 def _rebuild_buffers(module: nn.Module, device: torch.device) -> None:

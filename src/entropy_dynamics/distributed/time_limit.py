@@ -5,21 +5,22 @@ neither Snakemake nor torchrun forwards the signal. But every process can find o
 """
 
 import os
+import re
 import signal
+import subprocess
 import time
 from contextlib import suppress
 
 import torch
 
 from entropy_dynamics.distributed.ranks import Ranks
-from entropy_dynamics.distributed.slurm import job_field
 
 MARGIN = 120.0  # seconds, in addition to a checkpoint and a step twice as long as any so far [ours]
 BYTES_PER_SECOND = 0.5e9  # for writing, flushing and hashing a checkpoint [ours]
 
 
 class TimeLimit:
-    """Detects that another step would exceed the time limit. Create it before the first step, ask it after each."""
+    """Detects that another step would exceed the time limit. Create before the first step; call after every step."""
 
     def __init__(self, ranks: Ranks, checkpoint_bytes: float = 0.0):
         """
@@ -48,6 +49,12 @@ def job_end() -> float:
     if (end := os.environ.get("SLURM_JOB_END_TIME")) is not None:  # SLURM 23.02 or newer
         return float(end)
     if (job := os.environ.get("SLURM_JOB_ID")) is not None:
-        with suppress(ValueError):  # "Unknown" if there is no limit
-            return float(job_field(job, "EndTime") or "inf")
+        environment = os.environ | {"SLURM_TIME_FORMAT": "%s"}
+        environment.pop("SLURM_CLUSTERS", None)  # where the user submits to, not where this process runs
+        command = ["scontrol", "--all", "--oneliner", "show", "job", job]
+        with suppress(OSError, subprocess.TimeoutExpired):
+            shown = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60).stdout
+            # The id of a job array is also the id of one of its tasks, so there may be lines of other tasks.
+            if found := re.search(rf"^JobId={job} .*?\bEndTime=(\d+)", shown, re.MULTILINE):
+                return float(found[1])
     return float("inf")

@@ -8,13 +8,14 @@ Importing this module does not import torch, since configs name methods; importi
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import pkgutil
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import Field
 
-from entropy_dynamics.discovery import modules_of
 from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.sections import Section, parse
 
@@ -52,6 +53,9 @@ class Method(Section):
     weight and an advantage are left out of the backward pass."""
     uses_s_expected: ClassVar[bool] = False
     """Whether weights or coefficients read E[S]. It needs the logits; other trainers keep only log p and entropy."""
+
+    on_policy_note: ClassVar[str | None] = None
+    """A one-line caveat about runs in which every importance ratio is exactly 1."""
 
     @classmethod
     def overrides(cls, *names: str) -> list[str]:
@@ -105,7 +109,7 @@ class Method(Section):
             stats: of the whole batch, each [batch, token], under the policy to be updated.
             mask: non-zero on response tokens; other tensors are arbitrary where it is 0.
             generator: for methods that draw tokens at random; seeded by run and step.
-            logp_old: log p under the policy that sampled the tokens, nats; None: that of `stats`.
+            logp_old: log p under the policy that sampled the tokens, nats; None: `stats.logp`.
 
         Returns:
             Weights, fp32, 0 wherever the mask is 0.
@@ -117,11 +121,9 @@ class Method(Section):
         import torch
 
         weights: PerToken = self.token_weights(stats, advantages, mask, **given)
-        returned = f"{type(self).__module__}: token_weights of {type(self).__name__} returned"
-        is_tensor = isinstance(weights, torch.Tensor)
-        if not is_tensor or weights.shape != mask.shape:
-            got = f"the shape {list(weights.shape)}" if is_tensor else type(weights).__name__
-            raise UserError(f"{returned} {got}; it should be a tensor [batch, token], here {list(mask.shape)}")
+        if not isinstance(weights, torch.Tensor) or weights.shape != mask.shape:
+            got = list(weights.shape) if isinstance(weights, torch.Tensor) else type(weights).__name__
+            raise UserError(f"token_weights of {type(self).__name__} returned {got}, not a tensor {list(mask.shape)}")
         return weights
 
     def loss_coefficients(self, stats: TokenStats, advantages: PerToken, mask: Mask) -> PerToken | None:
@@ -174,60 +176,36 @@ class Method(Section):
         return {}
 
     def observe(self, metrics: Mapping[str, float | int]) -> None:
-        """Update the state of a stateful method from the metrics of the step that just ended."""
+        """Update the private attributes of a stateful method from the metrics of the step that just ended."""
 
     def state_dict(self) -> dict[str, float]:
-        """The state that `observe` updates, for checkpoints."""
-        return {}
+        """The private attributes that are numbers, for checkpoints."""
+        state = self.__pydantic_private__ or {}
+        return {name[1:]: +value for name, value in state.items() if isinstance(value, int | float)}
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
         """Restore the state that `state_dict` returned."""
-
-    def note(self, on_policy: bool) -> str | None:
-        """A one-line caveat about runs in this mode, or None.
-
-        Args:
-            on_policy: every importance ratio is exactly 1.
-        """
-        return None
+        for name, value in state.items():
+            setattr(self, f"_{name}", type(getattr(self, f"_{name}"))(value))
 
 
 def method(name: str) -> Callable[[M], M]:
-    """Class decorator that registers a method under `name`.
-
-    Raises:
-        UserError: another module has registered `name`, or an overridden method does not accept all keyword arguments.
-    """
+    """Class decorator that registers a method under `name`. Raises UserError if another module has registered it."""
 
     def register(kind: M) -> M:
         other = _METHODS.get(name, kind)
         if other.__module__ != kind.__module__:
             raise UserError(f"method {name!r} is registered twice: in {other.__module__} and in {kind.__module__}")
-        for function in ("token_weights", "token_loss"):
-            if missing := _not_accepted(getattr(kind, function), getattr(Method, function)):
-                raise UserError(
-                    f"method {name!r} in {kind.__module__}: {function} does not accept {missing[0]}; "
-                    "end its parameters with **_: Any"
-                )
         _METHODS[name] = kind
         return kind
 
     return register
 
 
-def _not_accepted(function: Callable[..., Any], base: Callable[..., Any]) -> list[str]:
-    """The keyword-only parameters of `base` that `function` does not accept."""
-    accepted = inspect.signature(function).parameters
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values()):
-        return []
-    wanted = inspect.signature(base).parameters.values()
-    return [each.name for each in wanted if each.kind is each.KEYWORD_ONLY and each.name not in accepted]
-
-
 def method_types() -> Mapping[str, type[Method]]:
-    """Every method by name. Imports all of them, and therefore torch. Raises UserError if the file of one fails."""
-    for _ in modules_of(__name__):
-        pass  # each registers its methods
+    """Every method by name. Imports all of them, and therefore torch."""
+    for info in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{info.name}")  # registers its methods
     return _METHODS
 
 
@@ -235,8 +213,7 @@ def load_method(name: str, /, **params: Any) -> Method:
     """Build the method `name` with its hyper-parameters.
 
     Raises:
-        UserError: unknown name or parameter (the message suggests the nearest known one), a value out of bounds, or a
-            mistake in a method's file.
+        UserError: unknown name or parameter (the message suggests the nearest known one), or a value out of bounds.
     """
     kinds = method_types()
     if name not in kinds:

@@ -15,7 +15,7 @@ is off at first, and it moves at each optimizer step, hence several times per ba
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PrivateAttr, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PrivateAttr
 
 from entropy_dynamics.core.shapes import Mask, PerToken
 from entropy_dynamics.core.token_stats import TokenStats
@@ -38,14 +38,6 @@ class AdaptiveEntropy(Method):
     _coefficient: float = PrivateAttr(0.0)
     _active: bool = PrivateAttr(True)
 
-    @model_validator(mode="after")
-    def _within_bounds(self) -> "AdaptiveEntropy":
-        if self.initial_coefficient > self.max_coefficient:
-            raise ValueError(
-                f"initial_coefficient is {self.initial_coefficient:g}, above max_coefficient ({self.max_coefficient:g})"
-            )
-        return self
-
     def model_post_init(self, context: Any, /) -> None:
         self._coefficient = self.initial_coefficient
 
@@ -61,9 +53,3 @@ class AdaptiveEntropy(Method):
         self._active = metrics["sampled_entropy"] < self.target
         change = self.delta if self._active else -self.delta
         self._coefficient = min(max(self._coefficient + change, 0.0), self.max_coefficient)
-
-    def state_dict(self) -> dict[str, float]:
-        return {"coefficient": self._coefficient, "active": float(self._active)}
-
-    def load_state_dict(self, state: Mapping[str, float]) -> None:
-        self._coefficient, self._active = state["coefficient"], bool(state["active"])

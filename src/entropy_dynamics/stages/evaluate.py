@@ -13,8 +13,7 @@ from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.models.storage import check_model_directory, load_tokenizer
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.results.provenance import provenance
-from entropy_dynamics.sampling import Sampler, prompts_hash
-from entropy_dynamics.sampling.engines import open_sampler
+from entropy_dynamics.sampling import Sampler, open_sampler, prompts_hash
 from entropy_dynamics.stages.common import check_inputs, check_replaceable, graded_samples, make_prompts, write_table
 from entropy_dynamics.stages.shards import Shards
 from entropy_dynamics.tasks.files import load_problems
@@ -36,7 +35,7 @@ def evaluate(
 
     Args:
         datasets: by default all evaluation sets of the config.
-        sampler: an engine that already holds the policy, such as that of the training run; by default one is opened.
+        sampler: an engine that already holds the policy, such as the training run's; by default one is opened.
         temperatures: used instead of the config's; the files of each are in a separate folder.
 
     Raises:

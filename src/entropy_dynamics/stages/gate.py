@@ -1,4 +1,4 @@
-"""The gate before RL: bounds on statistics of the untrained model's samples, which are those of the pass rates."""
+"""The gate before RL: bounds on statistics of the untrained model's samples, taken from the pass rates."""
 
 import math
 from typing import Any

@@ -9,8 +9,7 @@ from entropy_dynamics.models.storage import check_model_directory, load_tokenize
 from entropy_dynamics.results.files import write_json
 from entropy_dynamics.results.layout import FACTS, Layout
 from entropy_dynamics.results.provenance import provenance
-from entropy_dynamics.sampling import prompts_hash
-from entropy_dynamics.sampling.engines import open_sampler
+from entropy_dynamics.sampling import open_sampler, prompts_hash
 from entropy_dynamics.stages.common import check_inputs, check_replaceable, graded_samples, make_prompts, write_table
 from entropy_dynamics.stages.gate import check_gate, gate_record
 from entropy_dynamics.stages.shards import Shards

@@ -96,14 +96,14 @@ def _drop_shared(loaded: LoadedSet, earlier: LoadedSet, other: str, threshold: f
     kept = []
     for problem in loaded.problems:
         task = find_task(problem.task)
-        near = statements.nearest(problem.text) if in_words and isinstance(task, StatedInWords) else None
+        of, overlap = statements.nearest(problem.text) if isinstance(task, StatedInWords) else (0, 0.0)
         if task.key(problem.text) in keys:
             loaded.dropped[f"also in {other}"] += 1
             continue
-        if near is not None and near.overlap >= REPORTED:
-            found = {"id": problem.id, "set": other, "of": in_words[near.of].id, "overlap": round(near.overlap, 3)}
+        if overlap >= REPORTED:
+            found = {"id": problem.id, "set": other, "of": in_words[of].id, "overlap": round(overlap, 3)}
             loaded.entry.setdefault("near_duplicates", []).append(found)
-            if threshold is not None and near.overlap >= threshold:
+            if threshold is not None and overlap >= threshold:
                 loaded.dropped[f"near duplicate in {other}"] += 1
                 continue
         kept.append(problem)

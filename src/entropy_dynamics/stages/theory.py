@@ -18,8 +18,7 @@ from entropy_dynamics.distributed.ranks import device_of
 from entropy_dynamics.models.storage import load_policy
 from entropy_dynamics.results.layout import FACTS, Layout
 from entropy_dynamics.results.provenance import provenance
-from entropy_dynamics.sampling import prompts_hash
-from entropy_dynamics.sampling.engines import end_tokens
+from entropy_dynamics.sampling import end_tokens, prompts_hash
 from entropy_dynamics.sampling.native import NativeSampler
 from entropy_dynamics.stages.common import check_inputs, check_replaceable, make_prompts, write_table
 from entropy_dynamics.tasks.files import load_problems

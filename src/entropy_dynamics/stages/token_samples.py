@@ -17,19 +17,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-class TokenSamples:
-    """Called by `Trainer` after the updates of every step; writes at the run's `sampled_steps`."""
+def token_samples(folder: Path, tokenizer: "PreTrainedTokenizerBase", steps: int) -> Callable[..., None]:
+    """The `keep` of a `Trainer`: writes the samples of the run's `sampled_steps`. To be used on one rank only."""
+    text: Callable[[int], str] = cache(lambda token: tokenizer.decode([token]))
 
-    def __init__(self, folder: Path, tokenizer: "PreTrainedTokenizerBase", steps: int, *, enabled: bool = True):
-        """
-        Args:
-            enabled: True on one rank only.
-        """
-        self.folder, self.tokenizer, self.steps = folder, tokenizer, sampled_steps(steps) if enabled else set()
-        self.text: Callable[[int], str] = cache(lambda token: tokenizer.decode([token]))
-
-    def __call__(
-        self,
+    def keep(
         step: int,
         rollouts: Sequence[Rollout],
         grades: Sequence[Grade],
@@ -38,10 +30,10 @@ class TokenSamples:
         advantages: PerToken,
         weights: PerToken,
     ) -> None:
-        if step not in self.steps:
+        if step not in sampled_steps(steps):
             return
         if step == 0:  # remove samples of an earlier config
-            shutil.rmtree(self.folder, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)
         ids = batch.sequences.new_zeros(batch.mask.shape)
         ids[batch.mask] = ids.new_tensor([token for rollout in rollouts for token in rollout.token_ids])
 
@@ -49,10 +41,12 @@ class TokenSamples:
             prompt = batch.sequences[row, : batch.prompt_lengths[row]]
             return {
                 "problem_id": rollouts[row].problem_id,
-                "prompt": self.tokenizer.decode(prompt, skip_special_tokens=True),
+                "prompt": tokenizer.decode(prompt, skip_special_tokens=True),
                 "sample": rollouts[row].sample,
                 "correct": grades[row].correct,
             }
 
-        path = self.folder / f"step{step}.parquet"
-        write_token_samples(path, batch.groups, batch.mask, ids, stats, advantages, weights, self.text, response)
+        path = folder / f"step{step}.parquet"
+        write_token_samples(path, batch.groups, batch.mask, ids, stats, advantages, weights, text, response)
+
+    return keep

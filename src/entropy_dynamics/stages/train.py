@@ -22,11 +22,10 @@ from entropy_dynamics.models.storage import (
 from entropy_dynamics.results.files import read_json, read_parquet, write_json, write_parquet, write_text, written_whole
 from entropy_dynamics.results.layout import CONFIG, FACTS, METRICS, PROVENANCE, Layout
 from entropy_dynamics.results.provenance import other_hashes, provenance, weight_hashes
-from entropy_dynamics.sampling import prompts_hash
-from entropy_dynamics.sampling.engines import open_sampler
+from entropy_dynamics.sampling import open_sampler, prompts_hash
 from entropy_dynamics.stages.common import check_inputs, check_replaceable, make_grader, make_prompts
 from entropy_dynamics.stages.evaluate import evaluate
-from entropy_dynamics.stages.token_samples import TokenSamples
+from entropy_dynamics.stages.token_samples import token_samples
 from entropy_dynamics.tasks.files import load_problems
 from entropy_dynamics.training.checkpoints import Checkpoints
 from entropy_dynamics.training.failures import save_failure
@@ -103,6 +102,7 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
             correct = correct.reshape(len(held_out), -1)  # ordered by problem, then sample
             return dict(zip(VALIDATION, (float(correct.mean()), float(correct.any(axis=1).mean())), strict=True))
 
+        samples = layout.token_samples(model_name, method_name, seed)
         trainer = Trainer(
             config.training,
             policy=policy,
@@ -115,15 +115,10 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
             seed=seed,
             critic=load_critic(base, policy, config.training, ranks) if config.training.advantage == "gae" else None,
             validate=validate,
-            keep=TokenSamples(
-                layout.token_samples(model_name, method_name, seed),
-                tokenizer,
-                config.training.steps,
-                enabled=ranks.is_main,
-            ),
+            keep=token_samples(samples, tokenizer, config.training.steps) if ranks.is_main else None,
             ranks=ranks,
         )
-        if note := method.note(config.training.on_policy):
+        if note := method.on_policy_note if config.training.on_policy else None:
             ranks.note(note)
         auto = config.training.precision == "auto"  # then the machine decides, and a run does not change its precision
         chosen = {"precision": precision_on(ranks.device, "auto")} if auto else {}

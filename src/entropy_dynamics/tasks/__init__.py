@@ -7,10 +7,12 @@ code an answer is an opaque string. See docs/tasks.md.
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import zlib
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Annotated, Any, ClassVar
@@ -18,13 +20,12 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from pydantic import AfterValidator, Field
 
-from entropy_dynamics.discovery import modules_of
 from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.sections import PositiveInt, Section
 
 
-def ordered(bounds: tuple[int, int]) -> tuple[int, int]:
-    if bounds[0] > bounds[1]:
+def ordered(bounds: Sequence[Any]) -> Sequence[Any]:
+    if None not in bounds and bounds[0] > bounds[1]:
         raise ValueError(f"{list(bounds)} should be [min, max]")
     return bounds
 
@@ -188,8 +189,8 @@ class Solutions(Section, ABC):
 def tasks() -> dict[str, Task]:
     """Every task by name."""
     registered: dict[str, Task] = {}
-    for _, module in modules_of(__name__, packages_only=True):
-        task: Task = module.TASK
+    for name in [info.name for info in pkgutil.iter_modules(__path__) if info.ispkg]:
+        task: Task = importlib.import_module(f"{__name__}.{name}").TASK
         if (first := registered.setdefault(task.name, task)) is not task:
             places = f"in {type(first).__module__} and in {type(task).__module__}"
             raise UserError(f"task {task.name!r} is registered twice: {places}")

@@ -29,19 +29,20 @@ class Verifier:
     """
 
     def __init__(self, module: str):
-        self.module, self.lock = module, Lock()
-        self.process: subprocess.Popen[str] | None = None
+        self.module, self.lock, self.owner = module, Lock(), 0  # id of the process that started it; 0: not started
 
     def __call__(self, *arguments: Any) -> bool:
         with self.lock:
-            process = self.process = self.process or self._start()
+            if self.owner != os.getpid():  # a fork would share the pipes of its parent
+                self.process, self.owner = self._start(), os.getpid()
+            process = self.process
             try:
                 print(json.dumps(arguments), file=process.stdin, flush=True)
                 reply = process.stdout.readline()
             except BrokenPipeError:
                 reply = ""
             if not reply:
-                self.process = None
+                self.owner = 0
                 if process.wait() in (-signal.SIGKILL, -signal.SIGTERM):  # not by a limit, so it says nothing
                     raise RuntimeError(f"the process that grades answers by {self.module} was killed")
                 return False
@@ -60,14 +61,7 @@ class Verifier:
         return process
 
 
-@cache
-def _verifier(module: str, process: int) -> Verifier:
-    return Verifier(module)
-
-
-def verifier(module: str) -> Verifier:
-    """The verifier of this process; one that it inherited by a fork would share its pipes."""
-    return _verifier(module, os.getpid())
+verifier = cache(Verifier)
 
 
 def serve(module: str) -> None:

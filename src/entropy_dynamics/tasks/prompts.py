@@ -40,13 +40,11 @@ def render_prompt(
     """
     if prompt_format == "completion":
         return preview_prompt(problem, prompt_format)
-    name, template, messages = tokenizer.name_or_path or "the tokenizer", tokenizer.chat_template, _messages(problem)
-    if isinstance(template, dict):  # named templates
-        if "default" not in template:
-            raise UserError(f"{name}: chat templates {', '.join(sorted(template))}; name one of them default")
-        template = template["default"]
-    if not template:
-        raise UserError(f"{name}: no chat template; set prompt_format: completion")
+    name, messages = tokenizer.name_or_path or "the tokenizer", _messages(problem)
+    try:
+        template = tokenizer.get_chat_template()
+    except ValueError:
+        raise UserError(f"{name}: no chat template, or none named default; set prompt_format: completion") from None
     for key in variables:
         if not re.search(rf"\b{re.escape(key)}\b", template):
             raise UserError(f"model.chat_template_kwargs: the chat template of {name} has no variable {key!r}")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from entropy_dynamics.errors import UserError, nearest
-from entropy_dynamics.results.files import sha256
+from entropy_dynamics.results.files import read_json_lines, sha256
 from entropy_dynamics.sections import PositiveInt
 from entropy_dynamics.tasks import LoadedSet, SetSource, find_task
 from entropy_dynamics.tasks.cleaning import RawProblem, clean_problems
@@ -69,7 +69,7 @@ class RowsSource(SetSource):
         return LoadedSet(problems, entry, dropped)
 
     def names(self, known: Collection[str]) -> tuple[str, str]:
-        """The columns of the problem and its answer, of those `known`: the configured ones, else those of verl."""
+        """The columns of the problem and its answer: the configured ones or, if they are not `known`, verl's."""
         own = (self.problem_column, self.answer_column)
         return _VERL if own == _OWN and own[0] not in known and all(_top(name) in known for name in _VERL) else own
 
@@ -116,18 +116,7 @@ class FileSet(RowsSource):
         return self.raw_problems((self._jsonl if path.suffix == ".jsonl" else self._parquet)(path, key), self.path)
 
     def _jsonl(self, path: Path, key: str) -> list[dict[str, Any]]:
-        rows = []
-        with open(path, "rb") as file:  # bytes, so that a broken character is reported with its line
-            for number, line in enumerate(file, start=1):
-                if not line.strip():
-                    continue
-                try:
-                    rows.append(json.loads(line))
-                except ValueError as error:
-                    raise UserError(f"{path}: line {number} is not JSON ({error})") from error
-                if not isinstance(rows[-1], dict):
-                    raise UserError(f"{path}: line {number} is not a JSON object with named columns")
-        if rows:
+        if rows := read_json_lines(path):
             self.columns({name: None for row in rows for name in row}, str(path), key)
         return rows
 

@@ -8,7 +8,6 @@ import re
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -163,13 +162,6 @@ def statement(text: str) -> Statement:
     return Statement(frozenset(words), tuple(filter(str.isdecimal, words)), frozenset(names), frozenset(grams))
 
 
-@dataclass(frozen=True)
-class NearDuplicate:
-    of: int
-    """Index of the earlier text."""
-    overlap: float
-
-
 class Statements:
     """Texts among which near duplicates of others are found."""
 
@@ -180,14 +172,14 @@ class Statements:
             for gram in each.grams:
                 self.places[gram].append(place)
 
-    def nearest(self, text: str) -> NearDuplicate | None:
-        """The text with the largest overlap among those that have the same numbers."""
+    def nearest(self, text: str) -> tuple[int, float]:
+        """Index and overlap of the text with the largest one among those that have the same numbers; 0, 0.0 if none."""
         own = statement(text)
         shared = Counter(place for gram in own.grams for place in self.places.get(gram, ()))
-        best = None
+        best = (0, 0.0)
         for place, count in shared.items():
             shorter, longer = sorted((own, self.statements[place]), key=lambda each: len(each.grams))
             overlap = count / len(shorter.grams)
-            if (best is None or overlap > best.overlap) and shorter.within(longer):
-                best = NearDuplicate(place, overlap)
+            if overlap > best[1] and shorter.within(longer):
+                best = (place, overlap)
         return best

@@ -110,13 +110,9 @@ class RolloutBatch:
 
         Args:
             tokens: limit per micro-batch. Identical rows count once, as the model runs them once.
-
-        Raises:
-            ValueError: the number of rows is not a multiple of `ranks`.
+            ranks: a divisor of the number of rows.
         """
         rows = torch.arange(len(self), device=self.groups.device) if rows is None else rows
-        if len(rows) % ranks:
-            raise ValueError(f"{len(rows)} rows cannot be divided evenly among {ranks} ranks")
         lengths = self.lengths[rows].cpu()
         copy_of = self.copy_of[rows].cpu()
         order = copy_of.argsort(stable=True)

@@ -8,9 +8,8 @@ and the previous one used instead. No random state is stored: random numbers dep
 import json
 import re
 import shutil
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, Hu
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
 
 from entropy_dynamics.distributed.ranks import Ranks
-from entropy_dynamics.errors import UserError
+from entropy_dynamics.distributed.sharding import storage_faults
 from entropy_dynamics.results.files import flush, read_parquet, sha256, write_json, write_parquet
 from entropy_dynamics.results.layout import CHECKPOINT_FILE_BYTES
 from entropy_dynamics.results.provenance import fingerprint
@@ -84,7 +83,7 @@ class Checkpoints:
         tensors = _tensors(trained, _state(trained), finished)
         writer = HuggingFaceStorageWriter(str(temporary), _file_numbers(tensors), save_distributed=True)
         try:
-            with _one_line_faults(temporary):
+            with storage_faults(f"checkpoint {temporary}"):
                 dcp.save(tensors, storage_writer=writer, no_dist=self.ranks.mesh is None)
                 if ahead:
                     self.ranks.on_main(lambda: write_parquet(temporary / AHEAD, _frame(ahead)))
@@ -100,7 +99,7 @@ class Checkpoints:
         self.latest, self.damaged = len(rows), []
 
     def _rename(self, temporary: Path, final: Path) -> None:
-        if final.exists():  # a damaged one, or that of a longer run which does this step again
+        if final.exists():  # damaged, or made by a longer run that repeats this step
             shutil.rmtree(final)
         temporary.rename(final)
         flush(self.folder)
@@ -128,19 +127,12 @@ class Checkpoints:
         return [], {}
 
     def _read(self, path: Path) -> tuple[str | None, dict[str, Any]]:
-        """What is wrong with a checkpoint (None if it is intact), and its record."""
+        """The fault of a checkpoint, None if it is intact, and its record."""
         damage, record = self.ranks.on_main(lambda: _read_record(path))
         if damage is not None:
             return damage, record
-        recorded, actual = record["files"], self._hashes(path)
-        for name in sorted(recorded.keys() | actual.keys()):
-            if name not in actual:
-                return f"{name} is missing", record
-            if name not in recorded:  # the reader would load this file too
-                return f"{name} does not belong to it", record
-            if recorded[name] != actual[name]:
-                return f"{name} was modified", record
-        return None, record
+        wrong = sorted({name for name, _ in record["files"].items() ^ self._hashes(path).items()})
+        return (f"{wrong[0]} is missing, was modified or does not belong to it" if wrong else None), record
 
     def _hashes(self, path: Path, to_disk: bool = False) -> dict[str, str]:
         """SHA-256 of every file of a checkpoint except its record, by name; `to_disk` also flushes each."""
@@ -160,7 +152,7 @@ class Checkpoints:
     def _load(self, path: Path, trained: Trained, finished: bool) -> None:
         state = _state(trained)
         tensors = _tensors(trained, state, finished)  # shares memory with `state`, so loading fills both
-        with _one_line_faults(path):
+        with storage_faults(f"checkpoint {path}"):
             dcp.load(tensors, storage_reader=HuggingFaceStorageReader(str(path)), no_dist=self.ranks.mesh is None)
         for name, (module, optimizer) in trained.items():
             model, optim = state[f"{name}/model"], state[f"{name}/optimizer"]
@@ -178,7 +170,7 @@ class Checkpoints:
 
 
 def _read_record(path: Path) -> tuple[str | None, dict[str, Any]]:
-    """What is wrong with a checkpoint's record (None if it is intact), and the record."""
+    """The fault of a checkpoint's record, None if it is intact, and the record."""
     try:
         record = json.loads((path / RECORD).read_text(encoding="utf-8"))
         if record.pop("sha256") != fingerprint(record):
@@ -195,19 +187,6 @@ def checkpoint_bytes(trained: Trained) -> int:
     """Checkpoint size in bytes, over all ranks: every weight and its two Adam moments."""
     weights = (weight for module, _ in trained.values() for weight in module.parameters())
     return sum(3 * weight.numel() * weight.element_size() for weight in weights)
-
-
-@contextmanager
-def _one_line_faults(path: Path) -> Iterator[None]:
-    """Turn a storage failure on any rank into a one-line UserError."""
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "torch.distributed is disabled")  # intended: `no_dist`
-            yield
-    except (dcp.api.CheckpointException, OSError) as error:
-        causes = getattr(error, "failures", {None: (error, None)})
-        cause = str(next(iter(causes.values()))[0]) or type(error).__name__
-        raise UserError(f"checkpoint {path}: {cause.splitlines()[0]}") from error
 
 
 def _file_numbers(tensors: dict[str, Tensor]) -> dict[str, int]:
@@ -248,7 +227,7 @@ def _tensors(trained: Trained, state: dict[str, dict[str, Any]], finished: bool)
     """All tensors, tied weights once. The remaining state, the optimizer's settings, comes from the config.
 
     Args:
-        finished: without those of the optimizers.
+        finished: leave out the optimizers' tensors.
     """
     tensors = {}
     for section, values in state.items():

@@ -32,7 +32,7 @@ class Policy(nn.Module):
     ):
         """
         Args:
-            head_dtype: dtype of the output projection; None: `precision` or, in float32, that of the hidden states.
+            head_dtype: dtype of the output projection; None: `precision` or, in float32, the hidden states' dtype.
             precision: dtype of matrix products in the model, whose weights stay as they are.
             share: run equal prefixes of a micro-batch's sequences once, if the model's attention allows it.
         """

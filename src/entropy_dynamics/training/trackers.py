@@ -6,7 +6,6 @@ import math
 import os
 from contextlib import ExitStack, closing
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from entropy_dynamics.config import RunConfig, settings_of
@@ -25,7 +24,8 @@ class Trackers(ExitStack):
             enabled: True on one rank only.
 
         Raises:
-            UserError: a tracker is not installed or does not start.
+            ModuleNotFoundError: a tracker is not installed.
+            UserError: it does not start.
         """
         super().__init__()
         logs, run = layout.root / "logs", Path(config.model.name, method, f"seed{seed}")
@@ -46,7 +46,7 @@ class Trackers(ExitStack):
 
 class _TensorBoard:
     def __init__(self, directory: Path) -> None:
-        _import("tensorboard")
+        importlib.import_module("tensorboard")  # fails before anything runs
         self._directory = directory
         self._writer: Any = None
 
@@ -72,7 +72,7 @@ class _WandB:
 
     def __init__(self, package: str, config: RunConfig, directory: Path, name: str) -> None:
         os.environ.setdefault("TRACKIO_DIR", str(directory / "trackio"))  # read when trackio is imported
-        module = _import(package)
+        module = importlib.import_module(package)
         directory.mkdir(parents=True, exist_ok=True)
         # The same for a run resumed from a checkpoint only: a run of other results or settings is another run.
         key = f"{directory.resolve()} {name} {settings_of('train', config)}"
@@ -90,12 +90,3 @@ class _WandB:
 
     def close(self) -> None:
         self._run.finish()
-
-
-def _import(tracker: str) -> ModuleType:
-    try:
-        return importlib.import_module(tracker)
-    except ImportError:
-        raise UserError(
-            f'trackers: {tracker} is not installed: pip install "entropy-dynamics[trackers]", or take it off the list'
-        ) from None

@@ -82,9 +82,6 @@ class Trainer:
                 f"training.updates_per_batch is {config.updates_per_batch}, but a step has only "
                 f"{config.prompts_per_step} prompts to divide among its updates"
             )
-        if (config.importance_truncation is not None or config.engine_ratios) and not sampler.returns_logp:
-            key = "old_logp=engine or staleness" if config.engine_ratios else "importance_truncation"
-            raise UserError(f"training.{key} needs the engine's log p, and this engine returns none")
         self.config, self.policy, self.method, self.critic = config, policy, method, critic
         self.sampler, self.grade, self.prompts, self.validate = sampler, grade, prompts, validate
         self.keep = keep
@@ -121,7 +118,9 @@ class Trainer:
         with clock("push"):
             self.push()
         with clock("validate"):
-            validation = self.validation(step)
+            validation = dict.fromkeys(VALIDATION, math.nan)
+            if self.validate is not None and _due(step, config.validation_every):
+                validation = self.validate()
         with clock("sample"):
             prompts, rollouts = self.batch_of_step(step)
         with clock("grade"):
@@ -130,7 +129,9 @@ class Trainer:
             batch = RolloutBatch.collate(prompts, rollouts).to(self.ranks.device)
             self.in_progress = step, batch, rewards
         with clock("measure"):
-            first_order = self.first_order(batch, step)
+            measured, first_order = _due(step, config.entropy_change_every), None
+            if measured and config.entropy_change_first_order:  # set up before the batch is scored
+                first_order = FirstOrderChange(self.update.entropy_gradient(batch), self.optimizer)
         with clock("score"):
             scored, shaped = None, rewards
             if method.overrides("shape_rewards"):
@@ -142,7 +143,8 @@ class Trainer:
             if scored is None and method.needs_scores(config.updates_per_batch):
                 scored = self.update.score(batch, advantages)
         with clock("update"):
-            generator, decision, norms = self.generator(step), None, []
+            seed = sample_seed(f"method/seed{self.seed}", "", step) % 2**63
+            generator, decision, norms = torch.Generator(self.ranks.device).manual_seed(seed), None, []
             weights, effective = torch.zeros_like(advantages), torch.zeros_like(advantages)
             for rows in batch.mini_batches(config.updates_per_batch):
                 first = decision is None  # no optimizer step on this batch yet
@@ -159,11 +161,14 @@ class Trainer:
                 weights[rows], effective[rows] = decision.weights[rows], gradient.effective[rows]
             learned = {} if self.critic is None else self.critic.learn(batch, estimate, config.updates_per_batch)
         with clock("measure"):
+            changed = dict.fromkeys(CHANGE, math.nan)
+            if measured:
+                changed = change_metrics(scored.stats, self.update.statistics(batch), batch.mask)
             ratio = self.update.off_policy_ratio(batch, scored.stats)
             row = {
                 "step": step,
                 **validation,
-                **self.change(batch, scored.stats, step),
+                **changed,
                 **(NOT_MEASURED if first_order is None else first_order.metrics()),
                 **entropy_metrics(scored.stats, advantages, weights, batch.mask, config.optimizer.learning_rate, ratio),
                 **lens_metrics(scored.stats, group_advantages(rewards, batch.groups), effective, batch.mask),
@@ -252,24 +257,6 @@ class Trainer:
         estimate = self.critic.estimate(batch, rewards)
         return estimate.advantages, estimate
 
-    def validation(self, step: int) -> Row:
-        """The metrics `VALIDATION`; NaN if no validation is due."""
-        if self.validate is None or not _due(step, self.config.validation_every):
-            return dict.fromkeys(VALIDATION, math.nan)
-        return self.validate()
-
-    def change(self, batch: RolloutBatch, before: TokenStats, step: int) -> Row:
-        """The metrics `CHANGE` of a batch's updates; NaN if no measurement is due."""
-        if not _due(step, self.config.entropy_change_every):
-            return dict.fromkeys(CHANGE, math.nan)
-        return change_metrics(before, self.update.statistics(batch), batch.mask)
-
-    def first_order(self, batch: RolloutBatch, step: int) -> FirstOrderChange | None:
-        """The first-order measurement of the entropy change, set up before the batch is scored; None if not due."""
-        if not (self.config.entropy_change_first_order and _due(step, self.config.entropy_change_every)):
-            return None
-        return FirstOrderChange(self.update.entropy_gradient(batch), self.optimizer)
-
     def push(self) -> None:
         """Send the policy's weights to the engine, after freeing the memory of the last update."""
         for _, optimizer in self.trained().values():
@@ -311,11 +298,6 @@ class Trainer:
         order = np.random.default_rng([self.seed, epoch]).permutation(size)
         return [self.prompts[index] for index in order[place * count : (place + 1) * count]]
 
-    def generator(self, step: int) -> torch.Generator:
-        """The random generator of a step for methods that draw tokens."""
-        seed = sample_seed(f"method/seed{self.seed}", "", step) % 2**63
-        return torch.Generator(self.ranks.device).manual_seed(seed)
-
     def check(self, batch: RolloutBatch, stats: TokenStats, weights: PerToken, step: int) -> dict[str, float]:
         """Compare the engine's log probabilities with the trainer's; no metrics if the engine returns none.
 
@@ -334,7 +316,7 @@ class Trainer:
             raise NotFiniteError(f"step {step}: {bad} token weights of {name} are not finite, so training stopped")
         if batch.engine_logp is None:
             return {}
-        # With stale batches the engine's log p is that of an older policy, so a difference is expected.
+        # With stale batches the engine's log p is an older policy's, so a difference is expected.
         tolerance = math.inf if self.config.staleness else self.sampler.tolerance
         return engine_agreement(batch.engine_logp[batch.mask], logp, tolerance)
 

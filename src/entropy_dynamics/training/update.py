@@ -55,7 +55,7 @@ class Gradient:
     """`effective_advantages` times the number of response tokens of the update, which is A in strictly on-policy GRPO.
     0 in rows outside the update."""
     stats: TokenStats
-    """The scores that the update was given or, in a fused update, those of its own forward passes."""
+    """The given scores or, in a fused update, the scores of its own forward passes."""
 
 
 class PolicyUpdate:
@@ -152,7 +152,9 @@ class PolicyUpdate:
             weights, coefficients = earlier.weights, earlier.coefficients
         else:
             stats = scored.stats if earlier is None else self.statistics(batch, rows)  # the policy has moved since
-            mask = _restricted(batch.mask, rows) if self.method.per_update else batch.mask
+            mask = batch.mask
+            if self.method.per_update:  # only the tokens of this update
+                mask = torch.zeros_like(mask).index_put((rows,), mask[rows])
             logp_old = self.sampled_logp(batch, scored)
             weights = self.method.checked_weights(stats, advantages, mask, generator=generator, logp_old=logp_old)
             coefficients = self.method.loss_coefficients(stats, advantages, mask)
@@ -239,7 +241,7 @@ class PolicyUpdate:
     def _by_gradient(
         self, batch: RolloutBatch, rows: Rows, advantages: PerToken, weights: PerToken, least: int = 1
     ) -> tuple[Rows, Rows]:
-        """Split `rows` into those that need a backward pass and those with a constant loss.
+        """Split `rows` into rows that need a backward pass and rows with a constant loss.
 
         The first part is padded with constant rows to a multiple of the number of ranks, so that all ranks run the same
         number of passes, and to at least `least` rows: an optimizer step with a gradient of 0 still moves the
@@ -288,10 +290,3 @@ class PolicyUpdate:
                     full[name] = column.new_zeros(len(batch), *column.shape[1:])
                 full[name][rows] = column
         return TokenStats(**full).map(self.ranks.sum)
-
-
-def _restricted(mask: Tensor, rows: Rows) -> Tensor:
-    """The mask, set to 0 in all rows except `rows`."""
-    chosen = torch.zeros_like(mask)
-    chosen[rows] = mask[rows]
-    return chosen

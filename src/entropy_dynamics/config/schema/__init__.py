@@ -13,7 +13,7 @@ from entropy_dynamics.config.schema.data import DataConfig, EvaluationConfig, Ga
 from entropy_dynamics.config.schema.hardware import HardwareConfig, PlanConfig
 from entropy_dynamics.config.schema.model import ModelConfig, ToyModelConfig, WarmStartConfig
 from entropy_dynamics.config.schema.training import MethodConfig, SamplingConfig, TrainingConfig, method_sections
-from entropy_dynamics.engines import Engine, engine_types
+from entropy_dynamics.engines import ENGINES, Engine
 from entropy_dynamics.sections import PER_MACHINE, NonNegativeInt, OneOf, PositiveInt, Section
 
 FIRST_PILOT_SEED = 100
@@ -65,7 +65,7 @@ class Config(Section):
     cold_start: WarmStartConfig | None = None
     """Supervised fine-tuning of pretrained models before RL; null: none."""
     sampling: SamplingConfig
-    engine: Annotated[Engine, OneOf("name", engine_types)]
+    engine: Annotated[Engine, OneOf("name", lambda: ENGINES)]
     pass_rates: PassRateConfig
     gate: GateConfig
     training: TrainingConfig
@@ -96,19 +96,16 @@ class Config(Section):
                 "of the whole GPU is free, and fails when another run takes or frees some: set it to 1, or engine.name "
                 "to native"
             )
-        if ranks is None:
-            dtype = self.engine.dtype if self.engine.dtype != "float32" else None
-            shared = {"training.importance_truncation": training.importance_truncation, "engine.dtype": dtype}
-            for key, value in shared.items() if self.engine.in_trainer else ():
-                if value is not None:
-                    raise ValueError(
-                        f"{key}={value} needs hardware.ranks or engine.name=vllm: without them the engine samples from "
-                        "the policy itself"
-                    )
-            if training.compile:
-                raise ValueError("training.compile=True needs hardware.ranks: 1 for a single device")
+        if ranks is not None:
+            training.check_divisible(ranks)
             return self
-        training.check_divisible(ranks)
+        dtype = self.engine.dtype if self.engine.dtype != "float32" else None
+        shared = {"training.importance_truncation": training.importance_truncation, "engine.dtype": dtype}
+        for key, value in shared.items() if self.engine.in_trainer else ():
+            if value is not None:
+                raise ValueError(f"{key}={value} needs hardware.ranks or engine.name=vllm: here the policy samples")
+        if training.compile:
+            raise ValueError("training.compile=True needs hardware.ranks: 1 for a single device")
         return self
 
 
@@ -171,6 +168,6 @@ def marked_keys(*marks: str, kind: type[Section] = RunConfig, prefix: str = "") 
         if any(mark in field.metadata for mark in marks):
             keys.append(f"{prefix}{name}")
         elif isinstance(field.annotation, type) and issubclass(field.annotation, Section):
-            kinds = engine_types().values() if field.annotation is Engine else [field.annotation]
+            kinds = ENGINES.values() if field.annotation is Engine else [field.annotation]
             keys += [key for section in kinds for key in marked_keys(*marks, kind=section, prefix=f"{prefix}{name}.")]
     return list(dict.fromkeys(keys))  # engines share some

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated
 
-from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat, model_validator
+from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat
 
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.sections import LOCATION, NonNegativeInt, OneOf, PositiveInt, Section
-from entropy_dynamics.tasks import SetSource, set_sources
+from entropy_dynamics.tasks import SetSource, ordered, set_sources
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,12 +49,6 @@ class PassRateConfig(Section):
     low: Annotated[float, Field(ge=0, lt=1)] | None
     high: Annotated[float, Field(gt=0, le=1)] | None
 
-    @model_validator(mode="after")
-    def _some_rate_passes(self) -> Self:
-        if self.low is not None and self.high is not None and self.low >= self.high:
-            raise ValueError(f"low is {self.low} and high {self.high}: no rate lies between them")
-        return self
-
     def keeps(self, rates: pd.Series) -> pd.Series:
         """Mask of the rates between the bounds; False for NaN, the rate of a problem that was not sampled."""
         low, high = -1 if self.low is None else self.low, 2 if self.high is None else self.high
@@ -65,22 +59,13 @@ class PassRateConfig(Section):
         if self.keeps(rates).any():
             return
         count, zeros, ones = int(rates.notna().sum()), int((rates == 0).sum()), int((rates == 1).sum())
-        if zeros + ones == count:
-            raise UserError(f"all {count} rates are 0 or 1 ({zeros} and {ones}): nothing is left to train on")
         raise UserError(
-            f"none of {count} rates is between {self.low or 0:g} and {1 if self.high is None else self.high:g} "
-            f"({zeros} are 0, {ones} are 1): nothing is left to train on; widen pass_rates.low and pass_rates.high"
+            f"none of {count} rates is above pass_rates.low={self.low} and below pass_rates.high={self.high} "
+            f"({zeros} are 0, {ones} are 1): nothing is left to train on"
         )
 
 
-def _ordered(bounds: list[float | None]) -> list[float | None]:
-    low, high = bounds
-    if low is not None and high is not None and low > high:
-        raise ValueError(f"{bounds} should be [min, max]")
-    return bounds
-
-
-Bounds = Annotated[list[NonNegativeFloat | None], Field(min_length=2, max_length=2), AfterValidator(_ordered)]
+Bounds = Annotated[list[NonNegativeFloat | None], Field(min_length=2, max_length=2), AfterValidator(ordered)]
 
 
 class GateConfig(Section):
@@ -107,17 +92,6 @@ class EvaluationConfig(Section):
     """Further ones, only for the target `controls`."""
     samples: dict[SetName, PositiveInt]
     """K of Avg@K and Pass@K for each evaluation set; at temperature 0 a single sample, as all would be equal."""
-
-    @model_validator(mode="after")
-    def _temperatures_differ(self) -> Self:
-        used = {f"{self.temperature:g}": "which is `temperature`"}  # as in file names
-        for key in ("temperatures", "control_temperatures"):
-            names = [f"{temperature:g}" for temperature in getattr(self, key)]
-            for name in names:
-                if name in used or names.count(name) > 1:
-                    raise ValueError(f"{key} has {name}, {used.get(name, 'twice')}; it lists further ones, each once")
-            used |= dict.fromkeys(names, f"which is one of `{key}`")
-        return self
 
     @property
     def all_temperatures(self) -> list[float]:

@@ -44,7 +44,7 @@ class CriticConfig(Section):
 
 
 class TrainingConfig(Section):
-    """Keys with a default here were added after some results had been made, with that default (`settings_of`)."""
+    """Keys with a default were added after results were published; the default keeps those valid (`settings_of`)."""
 
     steps: PositiveInt
     prompts_per_step: PositiveInt

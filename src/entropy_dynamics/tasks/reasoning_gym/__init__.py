@@ -30,7 +30,7 @@ class ReasoningGym(Task):
         except (TypeError, ValueError):
             complete = False
         if not complete:
-            raise ValueError("the answer is not that of a generated problem")
+            raise ValueError("the answer does not belong to a generated problem")
         return str(value)
 
     def extract(self, response: str) -> str | None:

@@ -40,7 +40,7 @@ def _entry(generator: str, options: str, seed: int, index: int) -> tuple[Any, di
 
 
 def harmless(answer: str) -> bool:
-    """Whether an answer, evaluated as Python or by SymPy, can only compute: no calls but those of functions."""
+    """Whether an answer, evaluated as Python or by SymPy, can only compute: it calls nothing but `_FUNCTIONS`."""
     if "(" not in answer:
         return True  # nothing is called
     try:

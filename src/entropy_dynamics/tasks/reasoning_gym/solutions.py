@@ -20,9 +20,9 @@ class ReasoningGymSolutions(Generators, Solutions):
 
     def problems(self, seed: int, exclude: Collection[str]) -> Iterator[str]:
         # Reasoning Gym seeds an item by the sum of seed and index, so that the items of neighboring seeds are the same.
-        for item in self.items(zlib.crc32(f"{self.task}/{seed}".encode()), exclude):
-            self._drawn[item.question] = item.entry
-            yield item.question
+        for question, _, entry in self.items(zlib.crc32(f"{self.task}/{seed}".encode()), exclude):
+            self._drawn[question] = entry
+            yield question
 
     def solve(self, problem: str, rng: np.random.Generator) -> tuple[str, bool]:
         """See `Solutions.solve`; `problem` is one that `problems` has yielded, and can be solved once."""

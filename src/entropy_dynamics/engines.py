@@ -1,19 +1,18 @@
-"""Engines: their config keys and their memory use. Does not import torch.
+"""Engines: their config keys and their memory use. The engine `x` is opened by `open_engine` in sampling/x.py.
 
-An engine `x` consists of two modules, which are found by name: engines/x.py with a subclass of `Engine` as its
-`SETTINGS`, and sampling/x.py with a function `open_engine`.
+Does not import torch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 
-from entropy_dynamics.discovery import modules_of
 from entropy_dynamics.sections import PER_MACHINE, Precision, Section, Threshold
+
+CACHE_SHARE = 0.5  # maximum share of a process's memory for the native engine's KV cache; larger batches are divided
 
 
 class Engine(Section):
@@ -23,7 +22,7 @@ class Engine(Section):
     """Samples from the policy itself or, with several ranks, from a copy that stays in memory during training."""
 
     name: str
-    """A module of engines/ and sampling/: native | vllm."""
+    """native | vllm."""
     dtype: Precision
     """dtype of its weights and KV cache."""
     tolerance: Annotated[Threshold, PER_MACHINE]
@@ -36,7 +35,7 @@ class Engine(Section):
         Args:
             batch: size that a full batch needs, bytes.
             gpu: memory of the GPU, bytes.
-            others: what weights and buffers take of it, bytes.
+            others: memory of weights and buffers on it, bytes.
         """
         return batch
 
@@ -44,7 +43,7 @@ class Engine(Section):
     @classmethod
     def _keys_of_other_engines(cls, data: Mapping[str, Any]) -> Mapping[str, Any]:
         """Ignore other engines' keys that do not change results, since a scale may set them beside another `name`."""
-        for name, kind in engine_types().items():
+        for name, kind in ENGINES.items():
             for key in data.keys() & kind.model_fields.keys() - cls.model_fields.keys():
                 field = kind.model_fields[key]
                 if PER_MACHINE not in field.metadata and data[key] != field.default:
@@ -53,7 +52,32 @@ class Engine(Section):
         return data
 
 
-@cache
-def engine_types() -> dict[str, type[Engine]]:
-    """The config section of every engine, by name."""
-    return {name: module.SETTINGS for name, module in modules_of(__name__)}
+class Native(Engine):
+    """A plain decoding loop around a transformers model."""
+
+    in_trainer: ClassVar[bool] = True
+
+    name: Literal["native"]
+    logit_noise: NonNegativeFloat = 0.0
+    """Standard deviation of Gaussian noise added to the logits before sampling; 0: none."""
+
+    def kv_cache_bytes(self, batch: float, gpu: float, others: float) -> float:
+        return min(batch, CACHE_SHARE * gpu)
+
+
+class VLLM(Engine):
+    name: Literal["vllm"]
+    eager: Annotated[bool, PER_MACHINE] = True
+    """Use neither compilation nor CUDA graphs."""
+    gpu_memory_utilization: Annotated[float, Field(gt=0, lt=1), PER_MACHINE] = 0.85
+    """Fraction of a GPU's memory for the engine."""
+    kv_cache_gib: Annotated[PositiveFloat | None, PER_MACHINE] = None
+    """Size of the KV cache, GiB; null: whatever gpu_memory_utilization leaves."""
+
+    def kv_cache_bytes(self, batch: float, gpu: float, others: float) -> float:
+        if self.kv_cache_gib is not None:
+            return self.kv_cache_gib * 2**30
+        return max(0.0, self.gpu_memory_utilization * gpu - others)
+
+
+ENGINES: dict[str, type[Engine]] = {"native": Native, "vllm": VLLM}
