@@ -124,4 +124,4 @@ def test_no_mistake_and_no_pair_can_be_taken_for_another():
 
 
 def test_entropy_check_takes_one_of_two_things(capsys):
-    assert error(capsys, "entropy-check").startswith("entropy-check takes --write FILE")
+    assert error(capsys, "entropy-check").startswith("entropy-check needs --write FILE")

@@ -220,7 +220,8 @@ def _parser() -> argparse.ArgumentParser:
     power = "number of problems needed to detect a difference of D points, given the rates in one FILE"
     passes.add_argument("--power", type=_points, metavar="D", help=power)
     dropped = "Which tokens of a batch each method drops, and where it pushes the entropy."
-    lens = diagnostic("lens", dropped, "FILE")
+    lens = diagnostic("lens", dropped, "FILE", nargs="?")
+    lens.usage = "%(prog)s [-h] FILE [--methods METHOD ...] [--temperature TEMPERATURE] [--figure FILE]"
     lens.add_argument("--methods", nargs="+", metavar="METHOD", help="after FILE: name or name@parameter=value,...")
     lens.add_argument("--temperature", type=_positive, default=1.0, help="divisor of the logits (default: 1)")
     entropy = diagnostic("entropy-watch", "When and why the entropy of a run fell or rose.", "RUN")
