@@ -21,7 +21,8 @@ from safetensors.torch import load_file
 
 from entropy_dynamics import cli
 from entropy_dynamics.config import RunConfig, load_config
-from entropy_dynamics.planning.footprint import shape_of, tokens_per_step
+from entropy_dynamics.planning.duration import tokens_per_step
+from entropy_dynamics.planning.footprint import shape_of
 from entropy_dynamics.planning.plan import Job
 from entropy_dynamics.results.layout import Layout
 from gpu_check_common import MODEL, START_SECONDS, Case, Check, end_of

@@ -25,14 +25,8 @@ from entropy_dynamics.distributed.launch import end_with_parent
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.distributed.time_limit import BYTES_PER_SECOND
 from entropy_dynamics.models.storage import load_model
-from entropy_dynamics.planning.footprint import (
-    GIB,
-    checkpoint_bytes,
-    flops_per_token,
-    parameters,
-    training_memory,
-    training_seconds,
-)
+from entropy_dynamics.planning.duration import flops_per_token, training_seconds
+from entropy_dynamics.planning.footprint import GIB, checkpoint_bytes, parameters, training_memory
 from entropy_dynamics.results.files import write_json
 from entropy_dynamics.sampling.native import ReplicaSampler
 from entropy_dynamics.training.checkpoints import Checkpoints

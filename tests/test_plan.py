@@ -11,12 +11,11 @@ import pytest
 from conftest import ROOT
 from entropy_dynamics.cli import main
 from entropy_dynamics.config import load_config
+from entropy_dynamics.planning.duration import sampling_seconds, training_seconds
 from entropy_dynamics.planning.footprint import (
     GIB,
     checkpoint_buffers,
-    sampling_seconds,
     training_memory,
-    training_seconds,
 )
 from entropy_dynamics.planning.plan import HOST_PER_RANK, Job, make_plan, resources
 
@@ -50,6 +49,16 @@ def test_runs_that_several_experiments_share_are_counted_once():
     assert (together.trained, together.evaluated) == (alone.trained, alone.evaluated) == (6, 2)
     assert [(job.name, job.count) for job in together.jobs] == [(job.name, job.count) for job in alone.jobs]
     assert together.gpu_hours == alone.gpu_hours
+
+
+def test_policies_of_earlier_steps_cost_an_evaluation():
+    settings = "training.keep_steps=[10, 20, 30, 40]"
+    own, left = (make_plan("paper", one, CONFIGS, EXPERIMENTS, target="controls") for one in ([], [settings]))
+    assert (own.trained - left.trained, left.shorter) == (24, 24)  # of three methods on two models
+    job, _ = (job for job in left.jobs if job.name == "earlier steps, GRPO")
+    assert (job.count, job.tokens_trained) == (12, 0)
+    assert job.tokens_sampled == 1500 * (2 * 30 * 32 + 500 * 8)
+    assert left.disk["policies"] == own.disk["policies"]
 
 
 def test_decoding_reads_the_weights_once_a_step():
@@ -130,7 +139,7 @@ def in_repository(monkeypatch):
 
 
 def test_the_paper_scale_fits_and_the_documentation_shows_its_plan(in_repository, capsys):
-    assert main(["plan", "--scale", "paper"]) == 0
+    assert main(["plan", "--scale", "paper", "--markdown"]) == 0
     output, page = capsys.readouterr().out, (ROOT / "docs/paper-scale.md").read_text(encoding="utf-8")
 
     def first_table(text):
@@ -180,8 +189,8 @@ def test_a_pretrained_model_on_a_cpu_has_a_plan(in_repository, capsys):
     settings = ["experiments=[table1]", "toy_models[qwen3-4b-base]=null"]
     assert main(["plan", "--scale", "laptop", *(part for one in settings for part in ("--set", one))]) == 0
     out = capsys.readouterr().out
-    rows = [line.split() for line in out.splitlines() if line.startswith("| qwen3-4b-base")]
-    assert [row[3:7] for row in rows] == [["train,", "GRPO", "|", "15"], ["evaluate", "|", "5", "|"]]
+    rows = [line.split() for line in out.splitlines() if line.startswith("qwen3-4b-base")]
+    assert [row[1:4] for row in rows] == [["train,", "GRPO", "15"], ["evaluate", "5", "20"]]
     config = load_config("laptop", "qwen3-4b-base", "grpo", settings, CONFIGS)
     parameters = 4_022_468_096
     memory = training_memory(config)

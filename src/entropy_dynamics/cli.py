@@ -241,6 +241,7 @@ def _parser() -> argparse.ArgumentParser:
     where = "<results>/<scale>, instead of --results; of the scale in its name, or of --scale"
     verify.add_argument("folder", type=_scale_folder, nargs="?", metavar="FOLDER", help=where)
     plan = stage("plan", "Estimate the memory, tokens, hours and disk that a scale needs; nothing is started.")
+    plan.add_argument("--markdown", action="store_true", help="print tables in Markdown")
     targets = ("extras", "methods", "field", "controls")
     plan.add_argument("--target", choices=targets, help="plan the runs of this target instead of the default")
     config = stage("config", "Print the resolved config of a run.")

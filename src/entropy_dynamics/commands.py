@@ -352,10 +352,11 @@ def verify(options: argparse.Namespace) -> int:
 
 
 def plan(options: argparse.Namespace) -> None:
-    from entropy_dynamics.planning.plan import check_fits, format_plan, make_plan
+    from entropy_dynamics.planning.plan import check_fits, make_plan
+    from entropy_dynamics.planning.tables import format_plan
 
     plan = make_plan(options.scale, options.set, target=options.target)
-    print(format_plan(plan))
+    print(format_plan(plan, options.markdown))
     check_fits(plan)
 
 

@@ -1,7 +1,7 @@
 """The cost of a scale, estimated from its config before anything is started: memory, tokens, hours, disk.
 
-footprint.py computes the memory and the time of a job. Sizes are in bytes. Snakemake calls `resources`, so torch is
-imported only for the methods of training runs on GPUs.
+footprint.py computes the memory of a job, duration.py its time, tables.py the text of a plan. Sizes are in bytes.
+Snakemake calls `resources`, so torch is imported only for the methods of training runs on GPUs.
 """
 
 import math
@@ -20,26 +20,28 @@ from entropy_dynamics.config import (
     Config,
     RunConfig,
     StageConfig,
+    configured_shorter_runs,
     load_config,
 )
 from entropy_dynamics.errors import UserError
+from entropy_dynamics.planning.duration import (
+    response_tokens,
+    sampling_seconds,
+    tokens_per_step,
+    training_seconds,
+)
 from entropy_dynamics.planning.footprint import (
     BYTES,
     GIB,
     checkpoint_buffers,
     checkpoint_bytes,
     engine_weights,
-    kv_bytes,
-    longest,
     memory,
+    misfit,
     parameters,
     ranks_of,
-    response_tokens,
-    sampling_seconds,
     shape_of,
     shards_of,
-    tokens_per_step,
-    training_seconds,
 )
 from entropy_dynamics.sampling import PROMPTS_HELD
 
@@ -66,7 +68,8 @@ class Job:
 
     @property
     def name(self) -> str:
-        return f"train, {_family(self.config)}" if self.trains else self.stage.replace("_", " ")
+        what = "train" if self.config.training.steps else "earlier steps"
+        return f"{what}, {_family(self.config)}" if self.trains else self.stage.replace("_", " ")
 
     @property
     def label(self) -> str:
@@ -147,6 +150,7 @@ class Job:
 class Plan:
     config: Config
     trained: int  # number of runs
+    shorter: int  # number of runs whose policy a longer one leaves (`training.keep_steps`)
     evaluated: int  # number of evaluations of untrained models
     jobs: tuple[Job, ...] = ()  # on a CPU only those of pretrained models
     disk: dict[str, float] = field(default_factory=dict)  # bytes, by purpose
@@ -165,13 +169,15 @@ def make_plan(
 ) -> Plan:
     """The plan for everything that a scale's experiments and claims need. See `check_fits` for GPU memory.
 
-    Runs whose policy a longer one leaves (`training.keep_steps`) count like all others.
-
     Raises:
         UserError: a mistake in the configs.
     """
     bare = load_config(scale, overrides=overrides, configs=configs)
     trained, evaluated = _runs(bare, experiments or Path(bare.experiments_folder), target)
+    pairs = dict.fromkeys((run.model, run.method) for run in trained)
+    names = {pair: configured_shorter_runs(scale, *pair, overrides, configs) for pair in pairs}
+    left = {(run.model, name, run.seed) for run in trained for name in names[run.model, run.method]}
+    shorter = {run.path for run in trained} & left
     jobs: list[Job] = []
     for model in bare.models:
         if bare.hardware.device == "cpu" and model in bare.toy_models:
@@ -183,92 +189,25 @@ def make_plan(
         runs = [run for run in (*trained, *evaluated) if run.model == model]
         methods = dict.fromkeys(run.method for run in runs)
         loaded = {method: load_config(scale, model, method, overrides, configs) for method in methods}
-        groups: dict[tuple[str, str, int], list[RunConfig]] = {}
+        groups: dict[tuple[str, str, int, bool], list[RunConfig]] = {}
         for run in runs:
-            own = loaded[run.method]
+            own = loaded[run.method].with_steps(0) if run.path in shorter else loaded[run.method]
             kind = ("evaluate", "") if run.method == BASE else ("train", _family(own))
-            groups.setdefault((*kind, ranks_of(own)), []).append(own)
+            groups.setdefault((*kind, ranks_of(own), own.training.steps == 0), []).append(own)
         jobs += [Job(stage, tuple(same)) for (stage, *_), same in groups.items()]
-    return Plan(bare, len(trained), len(evaluated), tuple(jobs), _disk(jobs))
-
-
-def format_plan(plan: Plan) -> str:
-    """The plan as text, with Markdown tables."""
-    config, stated, gpu = plan.config, plan.config.plan, plan.config.plan.hardware
-    on_cpu = config.hardware.device == "cpu"
-    runs = f"{plan.trained} training runs and {plan.evaluated} evaluations of untrained models"
-    if on_cpu and not plan.jobs:
-        return f"Scale {config.scale} runs on a CPU: {runs}. Toy models need no plan."
-    overview = [
-        {
-            "model": job.label,
-            "job": job.name,
-            "how many": job.count,
-            "GPUs": job.gpus,
-            "GiB sampling": f"{sum(job.memory['sampling'].values()) / GIB:.0f}",
-            "GiB training": f"{sum(job.memory['training'].values()) / GIB:.0f}" if job.trains else "",
-            "host GiB": f"{job.host / GIB:.0f}",
-            "M tokens sampled": f"{job.tokens_sampled / 1e6:.0f}",
-            "M tokens trained": f"{job.tokens_trained / 1e6:.0f}" if job.trains else "",
-            "hours each": f"{job.hours:.1f}",
-            "GPU-hours in all": f"{job.count * job.gpu_hours:,.0f}",
-        }
-        for job in plan.jobs
-    ]
-    disk = ", ".join(f"{what} {max(size / 1e9, 1):,.0f} GB" for what, size in plan.disk.items() if size)
-    if on_cpu:
-        shown = ("model", "job", "how many", "GiB sampling", "GiB training", "host GiB")
-        rows = [{name: row[name] for name in shown} for row in overview]
-        return f"""\
-Scale {config.scale} runs on a CPU: {runs}. Memory of the jobs with pretrained models, per process and in all:
-
-{_table(rows)}
-
-Disk: {disk}. Toy models need no plan. How long jobs take on a CPU is not estimated."""
-    machine = ranks_of(config)
-    measured = f"; measured for {', '.join(stated.measured)}" if stated.measured else ""
-    return f"""\
-Scale {config.scale} on {stated.gpu} GPUs of {gpu.memory_gib:g} GiB:
-
-{_table(overview)}
-
-In total {plan.gpu_hours:,.0f} GPU-hours, which keep {machine} GPU{"s" if machine > 1 else ""} busy for \
-{plan.gpu_hours / machine:,.0f} hours ({plan.gpu_hours / machine / 24:.1f} days). Disk: {disk}.
-
-Estimated for {gpu.tflops:g} TFLOPS and {gpu.bandwidth_gb_s:g} GB/s (published), of which training reaches \
-{gpu.training_mfu:.0%} and decoding {gpu.decoding_mbu:.0%} (assumed), {stated.decode_step_ms:g} ms per decoding step \
-besides (assumed), and responses of {response_tokens(config):g} tokens (assumed) where a model's config has no other \
-number{measured}."""
-
-
-def _table(rows: Sequence[dict[str, str]]) -> str:
-    from tabulate import tabulate
-
-    return tabulate(rows, "keys", "pipe", disable_numparse=True, stralign="right", colalign=("left", "left"))
+    return Plan(bare, len(trained) - len(shorter), len(shorter), len(evaluated), tuple(jobs), _disk(jobs))
 
 
 def check_fits(plan: Plan) -> None:
     """Raise UserError for the first job that needs more memory than a GPU has."""
     for job in plan.jobs:
-        config = job.config
-        if config.hardware.device == "cpu":
-            continue
-        available = config.plan.hardware.memory_gib / config.hardware.runs_per_gpu
-        sizes = {phase: sum(parts.values()) / GIB for phase, parts in job.memory.items()}
-        cache = job.memory["sampling"]["KV cache"] / GIB
-        sequence = longest(config) * kv_bytes(shape_of(config), config.engine.dtype) / GIB
-        if large := [phase for phase in sizes if sizes[phase] > available]:
-            problem = f"needs {math.ceil(sizes[large[0]])} GiB of {available:g} while {large[0]}"
-        elif cache < sequence:
-            problem = f"has {cache:.1f} GiB for the KV cache, and one sequence of full length needs {sequence:.1f}"
-        else:
-            continue
-        family = f" with {_family(config)}" if job.trains else ""
-        raise UserError(
-            f"{job.label}{family} {problem}: raise hardware.ranks, lower training.tokens_per_micro_batch or the "
-            "engine's share of the GPU, set training.activation_checkpointing=full, or set "
-            "training.reduce_every_micro_batch=true"
-        )
+        if problem := misfit(job.config, job.stage):
+            family = f" with {_family(job.config)}" if job.trains else ""
+            raise UserError(
+                f"{job.label}{family} {problem}: raise hardware.ranks, lower training.tokens_per_micro_batch or the "
+                "engine's share of the GPU, set training.activation_checkpointing=full, or set "
+                "training.reduce_every_micro_batch=true"
+            )
 
 
 def resources(config: StageConfig, stage: str) -> dict[str, Any]:
@@ -308,7 +247,7 @@ def resources(config: StageConfig, stage: str) -> dict[str, Any]:
 def _runs(config: Config, experiments: Path, target: str | None) -> tuple[list[Run], list[Run]]:
     """The distinct runs to train, and the untrained models to evaluate, in a fixed order.
 
-    The runs of `target` or, without a target, of the scale's `experiments` or of all experiments that are built
+    They are those of `target` or, without a target, of the scale's `experiments` or of all experiments that are built
     by default. The target `field` consists only of claims, `controls` of experiments and claims.
     """
     seeds, names = dict(config.seeds), (None if target else config.experiments) or known_experiments(experiments)
@@ -318,7 +257,7 @@ def _runs(config: Config, experiments: Path, target: str | None) -> tuple[list[R
     if unknown := [run.model for experiment in needed for run in experiment.runs if run.model not in config.models]:
         raise UserError(
             f"scale {config.scale} has no model {unknown[0]!r}, which its experiments need: add it to `models`, or "
-            "list in `experiments` only experiments that do not"
+            "list in `experiments` only those that do not"
         )
     if target in ("field", "controls") or (target is None and config.experiments is None):
         needed += load_claims(config.scale, seeds, experiments, folder=target)
