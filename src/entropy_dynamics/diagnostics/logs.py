@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from entropy_dynamics.diagnostics.reading import RUN, read_json_lines
+from entropy_dynamics.diagnostics.reading import RUN
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.results.files import read_parquet
+from entropy_dynamics.results.files import read_json_lines, read_parquet
 from entropy_dynamics.results.layout import METRICS
 
 ENTROPY = (  # also with the prefix `train/`, which loggers add

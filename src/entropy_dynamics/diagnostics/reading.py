@@ -1,14 +1,13 @@
 """Reads tables written by other programs: parquet or JSONL, with various column names."""
 
-import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 
 from entropy_dynamics.errors import UserError, nearest
-from entropy_dynamics.results.files import read_parquet
+from entropy_dynamics.results.files import read_json_lines, read_parquet
 
 RUN = re.compile(  # columns that tell runs in one file apart
     r"((config|display|project|wandb)[ ._/-])?(model|method|algorithm|policy|seed|name|run|exp|experiment|trial|job)"
@@ -36,25 +35,6 @@ def read_table(path: Path) -> pd.DataFrame:
     if frame.empty:
         raise UserError(f"{path} has no rows")
     return frame
-
-
-def read_json_lines(path: Path, constant: Callable[[str], object] = float) -> list[dict[str, object]]:
-    """The JSON object on each line.
-
-    Args:
-        constant: converts NaN, Infinity and -Infinity.
-
-    Raises:
-        UserError: a line, which the message names, is not a JSON object.
-    """
-    rows = []
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            try:
-                rows += [dict(json.loads(line, parse_constant=constant))] if line.strip() else []
-            except (TypeError, ValueError, RecursionError) as error:
-                raise UserError(f"{path} cannot be read: line {number} is not a JSON object ({error})") from error
-    return rows
 
 
 def column(frame: pd.DataFrame, path: Path, wanted: str | None, known: Sequence[str], what: str) -> pd.Series:
