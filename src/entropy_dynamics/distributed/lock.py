@@ -34,11 +34,12 @@ def held(file: Path) -> Iterator[None]:
             if os.path.samestat(os.fstat(lock.fileno()), file.stat()):
                 break
     with lock:
-        lock.truncate(0)
-        job = f"SLURM job {os.environ['SLURM_JOB_ID']}, " if "SLURM_JOB_ID" in os.environ else ""
-        lock.write(f"{job}process {os.getpid()} on {socket.gethostname()}, since {time.strftime('%Y-%m-%d %H:%M:%S')}")
-        lock.flush()
         try:
+            lock.truncate(0)
+            job = f"SLURM job {os.environ['SLURM_JOB_ID']}, " if "SLURM_JOB_ID" in os.environ else ""
+            since = time.strftime("%Y-%m-%d %H:%M:%S")
+            lock.write(f"{job}process {os.getpid()} on {socket.gethostname()}, since {since}")
+            lock.flush()
             yield
         finally:
             file.unlink(missing_ok=True)
