@@ -31,6 +31,7 @@ CONFIGS = ROOT / "configs"
         ("training=3", "training is 3; it should be"),
         ("training.reward=papers", "training.reward is 'papers'; it should be 'paper', 'binary' or 'random'"),
         ("method.params.dual_clip=1", "method.params.dual_clip is 1; it should be greater than 1"),
+        ("pass_rates.low=0.95", "pass_rates: low is 0.95 and high 0.9375: no rate lies between them"),
         ("data.evaluation.x={source: split, size: 3}", "evaluation.samples has no 'x', a set of data.evaluation"),
         ("data.evaluation={../../evil: {source: split, size: 3}}", "'../../evil' cannot name an evaluation set"),
         ("data.train.numbers=[5, 2]", "data.train.numbers: [5, 2] should be [min, max]"),

@@ -35,8 +35,8 @@ COLUMNS = {
 
 def test_the_columns_of_the_metrics(model, make_trainer):
     every = {"validation_every": 2, "entropy_change_every": 3}
-    validate = lambda: {"validation_accuracy": 0.25, "validation_pass": 0.5}  # noqa: E731
-    rows = run(make_trainer(model, steps=3, **every, validate=validate))
+    validation = {"validation_accuracy": 0.25, "validation_pass": 0.5}
+    rows = run(make_trainer(model, steps=3, **every, validate=lambda: validation))
     assert [row["step"] for row in rows] == [0, 1, 2]
     assert all(COLUMNS <= set(row) <= METRICS for row in rows)
     assert all(isinstance(value, float | int) for row in rows for value in row.values())
@@ -267,7 +267,10 @@ def test_a_checkpoint_is_never_of_half_a_step(model, make_trainer, update, saved
 def test_it_learns_a_trivial_reward(model, make_trainer):
     """Half of the vocabulary is right as the first token."""
     size = {"steps": 20, "prompts_per_step": 6, "group_size": 8, "max_new": 3, "entropy_change_every": 0}
-    first_is_even = lambda rollout: graded(rollout.token_ids[0] % 2 == 0)  # noqa: E731
+
+    def first_is_even(rollout):
+        return graded(rollout.token_ids[0] % 2 == 0)
+
     trainer = make_trainer(model, "clip_b", grade=first_is_even, **size, learning_rate=5e-3, max_grad_norm=1.0)
     accuracy = [row["accuracy"] for row in run(trainer)]
     assert np.mean(accuracy[:2]) < 0.75

@@ -165,7 +165,7 @@ def test_opefo_leaves_the_entropy_of_a_batch_unchanged(name, change):
 
 
 def test_the_share_of_tokens_whose_sign_the_omitted_term_changes():
-    """Of three response tokens, the first: S* = 0.1 and E[S] = 0.2."""
+    """The first of three response tokens has S* = 0.1 > 0 and S* - E[S] = -0.1 < 0; the other two keep their sign."""
     s_star, expected = torch.tensor([[0.1, 0.3, -0.1, 0.1]]), torch.tensor([[0.2, 0.2, 0.2, 0.2]])
     stats, mask = TokenStats(torch.zeros(1, 4), torch.zeros(1, 4), s_star, expected), torch.tensor([[1, 1, 1, 0]])
     assert load_method("opefo").metrics(stats, mask, mask, mask)["opefo_sign_changes"] == pytest.approx(1 / 3)

@@ -39,14 +39,20 @@ def program() -> None:
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal may lack characters such as an arrow
+    codes: list[int] = []
+    atexit.register(_leave, codes)  # registered first, so it runs last
     try:
-        code = main()
+        codes.append(main())
     except SystemExit as end:  # argparse's, with a code
-        code = int(end.code or 0)
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+        codes.append(int(end.code or 0))
+    sys.exit(codes[0])
+
+
+def _leave(codes: list[int]) -> None:
+    if codes:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(codes[0])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

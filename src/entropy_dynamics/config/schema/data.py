@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Self
 
-from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat
+from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat, model_validator
 
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.sections import LOCATION, NonNegativeInt, OneOf, PositiveInt, Section
@@ -48,6 +48,12 @@ class PassRateConfig(Section):
     samples: PositiveInt
     low: Annotated[float, Field(ge=0, lt=1)] | None
     high: Annotated[float, Field(gt=0, le=1)] | None
+
+    @model_validator(mode="after")
+    def _some_rate_passes(self) -> Self:  # otherwise known only after sampling
+        if self.low is not None and self.high is not None and self.low >= self.high:
+            raise ValueError(f"low is {self.low} and high {self.high}: no rate lies between them")
+        return self
 
     def keeps(self, rates: pd.Series) -> pd.Series:
         """Mask of the rates between the bounds; False for NaN, the rate of a problem that was not sampled."""
