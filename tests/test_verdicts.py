@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
+from entropy_dynamics.analysis.claims import load_claims
 from entropy_dynamics.analysis.experiments import Run
-from entropy_dynamics.analysis.statistics import score_interval
+from entropy_dynamics.analysis.statistics import Interval, score_interval
+from entropy_dynamics.analysis.verdicts import Finding, correct_primary
 from single_claims import OTHER, finding, no_interval, write_curve, write_samples, write_scores
-from synthetic_results import DATASETS, MODEL, STEPS
+from synthetic_results import DATASETS, MODEL, ROOT, STEPS
 
 THREE = {"tables": 3, "extras": 3, "pilot": 1}
 CLIP = {"runs": {"clip_b": "tables"}, "against": {"grpo": "tables"}, "above": 0}
@@ -267,3 +269,23 @@ def test_damaged_files_make_a_claim_inconclusive(tmp_path):
     reason = finding(claim, tmp_path).reason
     assert reason.startswith(f"runs/{MODEL}/grpo/seed0/metrics.parquet is damaged (")
     assert "make it or get it again;" in reason  # no command, as these are not in the project's folder
+
+
+def test_primary_outcomes_are_corrected_for_their_number():
+    """docs/protocol-smollm2.md. Sign tests by hand: 2 / 2^8 with eight equal signs, 2 / 2^5 with five."""
+    seeds = {"tables": 8, "extras": 5}
+    claims = load_claims("smollm2", seeds, ROOT / "experiments" / "smollm2")
+    primary = [claim for claim in claims if claim.spec.primary]
+    assert [claim.spec.label[:2] for claim in primary] == ["P1", "P2", "P3"]
+
+    above = Interval(0.4, 0.1, 0.9)
+    open_ = Finding(Interval(0.1, -0.1, 0.9), by_seed=[0.1, -0.1, 0.2, 0.3, 0.1, 0.9, 0.5, 0.4]).decide(0, np.inf)
+    findings = [Finding(above, by_seed=np.full(8, 0.4)), open_, Finding(above, by_seed=[0.4] * 5)]
+    for each in (findings[0], findings[2]):
+        each.decide(0, np.inf)
+    other = Finding(above, by_seed=[0.4] * 5).decide(0, np.inf)  # the same evidence, not primary
+    correct_primary([*primary, claims[0]], [*findings, other])
+    assert [each.verdict for each in (*findings, other)] == ["holds", "inconclusive", "inconclusive", "holds"]
+    assert findings[0].reason.endswith("p = 0.023 after Holm's correction over 3 primary outcomes")  # 3 x 0.0078
+    assert findings[2].reason.endswith("p = 0.12 after Holm's correction over 3 primary outcomes")  # 2 x 0.0625
+    assert "Holm" not in findings[1].reason + other.reason

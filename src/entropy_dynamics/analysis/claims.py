@@ -81,6 +81,8 @@ class ClaimSpec(Section):
     rests_on: Basis = "independent"
     """identity: true whatever the runs | by construction: follows from a choice made so that it holds, such as the
     dose | facet of <id>: another side of what that claim is about | independent."""
+    primary: bool = False
+    """Whether the protocol calls it primary: its verdict then takes Holm's correction over all primary claims."""
     test: str
     unit: str
     above: float | None = None

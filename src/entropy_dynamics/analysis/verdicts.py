@@ -10,6 +10,7 @@ from typing import Any, Self, TypeVar
 
 import numpy as np
 import pandas as pd
+from scipy.stats import binomtest
 
 from entropy_dynamics.analysis.claims import POINTS, Claim, CurveClaim, ScoreDifference, SweepTrend, swept_value
 from entropy_dynamics.analysis.curves import SPARSE
@@ -17,9 +18,11 @@ from entropy_dynamics.analysis.experiments import Run
 from entropy_dynamics.analysis.problem_scores import Arm, on_shared_seeds, score_columns, shared_seeds
 from entropy_dynamics.analysis.run_data import Results, Samples
 from entropy_dynamics.analysis.statistics import (
+    LEVEL,
     MAX_SEEDS,
     MIN_SEEDS,
     Interval,
+    holm,
     over_problems,
     score_interval,
     seed_interval,
@@ -139,6 +142,27 @@ def judge(claim: Claim, results: Results) -> Finding:
     if finding.seeds is not None and 0 < finding.seeds < MIN_SEEDS:
         finding.obstacles.append(f"{finding.seeds} seed{'s' * (finding.seeds > 1)}, and a verdict takes {MIN_SEEDS}")
     return finding.decide(*spec.bounds, spec.smallest)
+
+
+def correct_primary(claims: Sequence[Claim], findings: Sequence[Finding]) -> None:
+    """Holm's correction over two-sided sign tests of the primary claims: seeds above against seeds below the threshold.
+
+    A verdict stays only if the corrected p is below 0.05. A primary claim that has no verdict yet counts, with p = 1.
+    """
+    primary = [
+        (claim.spec.bounds, finding) for claim, finding in zip(claims, findings, strict=True) if claim.spec.primary
+    ]
+    p = []
+    for (low, high), finding in primary:
+        differences = np.array([*finding.by_seed]) - (low if math.isfinite(low) else high)
+        differences = differences[differences != 0]
+        judged = finding.verdict != "inconclusive" and len(differences)
+        p.append(binomtest(int((differences > 0).sum()), len(differences)).pvalue if judged else 1.0)
+    for corrected, (_, finding) in zip(holm(np.array(p)), primary, strict=True):
+        if finding.verdict != "inconclusive":
+            finding.reason += f"; p = {corrected:.2g} after Holm's correction over {len(primary)} primary outcomes"
+            if corrected >= 1 - LEVEL:
+                finding.verdict = "inconclusive"
 
 
 # Curves

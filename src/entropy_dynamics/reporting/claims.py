@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from entropy_dynamics.analysis.claims import Claim, load_claims, read_claims, read_field
 from entropy_dynamics.analysis.paper_gains import judge_gains, judge_paper
 from entropy_dynamics.analysis.run_data import Model, Results
-from entropy_dynamics.analysis.verdicts import VERDICTS, Finding, judge
+from entropy_dynamics.analysis.verdicts import VERDICTS, Finding, correct_primary, judge
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.reporting.style import RC, VERDICT_LOOKS, WIDTH, add_footer, pretty, save
 from entropy_dynamics.reporting.templates import fill, in_digits, one_model
@@ -53,6 +53,7 @@ def write_claims(results: Results) -> list[Path]:
     claims = load_claims(results.scale, results.seeds, results.folder)
     tests = file.tests.model_dump()
     models, findings = _models(claims, results), [judge(claim, results) for claim in claims]
+    correct_primary(claims, findings)
     entries = [
         _entry(claim, finding, models, results, tests)
         | {"topic": file.topic(claim.spec)}

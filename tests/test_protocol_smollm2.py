@@ -1,0 +1,70 @@
+"""docs/protocol-smollm2.md against the configs, and against the published runs (docs/reference/smollm2)."""
+
+import pandas as pd
+import pytest
+
+from conftest import ROOT
+from entropy_dynamics.analysis.experiments import load_experiment
+from entropy_dynamics.config import load_config
+
+MODEL = "smollm2-135m-instruct"
+PROTOCOL = " ".join((ROOT / "docs" / "protocol-smollm2.md").read_text().split())
+PUBLISHED = ROOT / "docs" / "reference" / "smollm2"
+CHECKPOINTS = [10, 20, 40]
+
+
+def config(method="grpo"):
+    return load_config("smollm2", MODEL, method)
+
+
+def test_the_configs_are_those_of_the_protocol():
+    training, start, gate, sets = config().training, config().cold_start, config().gate, config().data.sets
+    seeds, three, four = config().seeds, sets["countdown3"].size, sets["countdown4"].size
+    low, high = (100 * bound for bound in gate.pass_rate)
+    rate = f"{training.optimizer.learning_rate:.0e}".replace("e-0", "e-")
+    assert config("clip_v").method.params.max_frac == 0.05
+    for said in (
+        f"A cold start of {start.steps} batches of {start.batch_size} demonstrations (AdamW, 5e-5)",
+        f"{training.prompts_per_step} prompts with {training.group_size} rollouts each",
+        f"There are {training.steps} steps at {rate}, in fp32",
+        f"| Clip_B | 0 to {seeds.tables - 1} | mu {config('clip_b').method.params.mu:g},",
+        f"| Clip_V | 0 to {seeds.tables - 1} | mu {config('clip_v').method.params.mu:g}, cap 5 %,",
+        f"| Clip_V as released | 0 to {seeds.extras - 1} |",
+        f"solves {low:g} to {high:g} % of its samples, at least {100 * gate.mixed_groups[0]:g} % of the groups of 8",
+        f"entropy is at least {gate.entropy[0]:g} nats, {100 * gate.formatted[0]:g} % of the responses are boxed",
+        f"{three} problems of three and {four} of four numbers, 16 samples at T = 0.7",
+        f"{sets['validation'].size} validation problems with {config().evaluation.samples['validation']} samples",
+    ):
+        assert said in PROTOCOL, said
+    assert start.learning_rate == 5e-5
+    assert config("grpo").training.keep_steps == CHECKPOINTS
+    assert config("random_mask").method.params.mu == config("clip_b").method.params.mu
+
+
+def test_published_runs_are_those_of_the_protocol():
+    metrics, counts = (pd.read_parquet(PUBLISHED / f"{name}.parquet") for name in ("metrics", "counts"))
+    seeds = dict(config().seeds)
+    frontier = load_experiment("frontier", "smollm2", seeds, ROOT / "experiments" / "smollm2").runs
+    planned = {run.method: set() for run in frontier} | {"clip_b@mu=2.5": set(), "clip_v@mu=8.5,max_frac=0.0001": set()}
+    ran = metrics.groupby(["method", "seed"])
+    assert set(metrics["method"]) <= planned.keys() - {"base"}
+    assert set(metrics["seed"]) <= set(range(seeds["tables"]))
+    for (method, seed), rows in ran:
+        steps = int(method.partition("steps=")[2] or config().training.steps)
+        assert rows["step"].tolist() == list(range(steps)), (method, seed)
+        dropped = rows["clip_fraction"].mean()
+        assert (dropped == 0) if method.startswith("grpo") else (0.005 < dropped < 0.05), (method, seed)
+
+    evaluation = config().evaluation
+    assert set(counts["temperature"].astype(float).round(6)) == {evaluation.temperature, *evaluation.temperatures}
+    for name in ("countdown3", "countdown4", "validation"):
+        rows = counts[counts["dataset"] == name]
+        assert rows["problem"].nunique() == config().data.sets[name].size
+        assert set(rows.loc[rows["temperature"] > 0, "samples"]) == {evaluation.samples[name]}
+
+
+def test_a_published_checkpoint_is_the_run_up_to_there():
+    metrics = pd.read_parquet(PUBLISHED / "metrics.parquet").set_index(["method", "seed", "step"])["entropy"]
+    for steps in CHECKPOINTS:
+        part = metrics[f"grpo@training.steps={steps}"]
+        assert part.to_numpy() == pytest.approx(metrics["grpo"].reindex(part.index).to_numpy(), abs=0)
