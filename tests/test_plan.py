@@ -171,17 +171,45 @@ def test_eight_runs_of_toy_models_fit_on_one_gpu(in_repository, capsys):
 
 
 @pytest.mark.parametrize(
-    ("setting", "phase"),
+    ("setting", "problem", "advice"),
     [
-        ("training.tokens_per_micro_batch=131072", "training"),
-        ("engine.gpu_memory_utilization=0.85", "sampling"),
+        (
+            "training.tokens_per_micro_batch=131072",
+            "needs 122 GiB of 79 while training",
+            "tokens_per_micro_batch=32768",
+        ),
+        ("engine.gpu_memory_utilization=0.9", "needs 96 GiB of 79 while sampling", "gpu_memory_utilization=0.65"),
+        ("engine.gpu_memory_utilization=0.1", "has 0.0 GiB for the KV cache", "gpu_memory_utilization=0.25"),
+        ("hardware.ranks=1", "needs 136 GiB of 79 while sampling", "ranks=4"),
     ],
 )
-def test_what_does_not_fit_is_named_with_what_may_help(setting, phase, in_repository, capsys):
-    assert main(["plan", "--scale", "paper", "--set", "experiments=[table4,table5]", "--set", setting]) == 2
+def test_a_job_that_does_not_fit_is_named_with_a_setting_that_does(setting, problem, advice, in_repository, capsys):
+    plan = ["plan", "--scale", "paper", "--set", "experiments=[figure1]"]
+    assert main([*plan, "--set", setting]) == 2
     output = capsys.readouterr()
     assert "In total" in output.out  # the tables are printed nevertheless
-    assert re.fullmatch(rf"error: \S+ with [\w ]+ needs \d+ GiB of 79 while {phase}: raise hardware.+\n", output.err)
+    section = setting.partition(".")[0]
+    assert re.fullmatch(rf"error: qwen2.5-7b-instruct[\w ]* {problem}.*: set {section}.{advice}\n", output.err)
+    assert main([*plan, "--set", setting, "--set", f"{section}.{advice}"]) == 0
+
+
+@pytest.mark.parametrize("row", ["48 GB", "two of 24 GB", "one of 24 GB"])
+def test_the_gpu_scale_fits_on_smaller_cards_as_the_page_says(row, in_repository, capsys):
+    page = (ROOT / "docs" / "paper-scale.md").read_text()
+    settings = ["plan.gpu=L40S", "engine.gpu_memory_utilization=0.5"]
+    if row != "48 GB":
+        settings = ["plan.gpu=RTX4090", "engine.gpu_memory_utilization=0.4", "training.tokens_per_micro_batch=4096"]
+    plan = ["plan", "--scale", "gpu", *(part for one in settings for part in ("--set", one))]
+    if row == "two of 24 GB":
+        plan += ["--set", "hardware.ranks=2"]
+    elif row == "one of 24 GB":
+        assert main(plan) == 2
+        assert "Qwen2.5-1.5B" in capsys.readouterr().err
+        plan += ["--set", "experiments=[figure1,figure3,figure4,table4,pass_at_k,corollary4]"]
+    assert main(plan) == 0
+    [hours] = re.findall(r"In total (\d+) GPU-hours", capsys.readouterr().out)
+    [line] = [line for line in page.splitlines() if line.startswith(f"| {row} |")]
+    assert re.search(rf"\b{hours} GPU-hours", line)
 
 
 def test_a_pretrained_model_on_a_cpu_has_a_plan(in_repository, capsys):

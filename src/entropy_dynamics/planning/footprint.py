@@ -184,17 +184,21 @@ def training_memory(config: StageConfig) -> dict[str, float]:
     }
 
 
-def misfit(config: StageConfig, stage: str) -> str | None:
-    """The first requirement that a GPU does not meet, or None, as on a CPU."""
+def misfits(config: StageConfig, stage: str) -> dict[str, str]:
+    """For each phase the requirement that a GPU does not meet; empty on a CPU."""
     if config.hardware.device == "cpu":
-        return None
+        return {}
     available = config.plan.hardware.memory_gib / config.hardware.runs_per_gpu
     phases = memory(config, stage)
-    for phase, parts in phases.items():
-        if (needed := sum(parts.values()) / GIB) > available:
-            return f"needs {math.ceil(needed)} GiB of {available:g} while {phase}"
-    cache = phases["sampling"]["KV cache"]
-    sequence = longest(config) * kv_bytes(shape_of(config), config.engine.dtype)
+    needed = {phase: sum(parts.values()) / GIB for phase, parts in phases.items()}
+    problems = {
+        phase: f"needs {math.ceil(size)} GiB of {available:g} while {phase}"
+        for phase, size in needed.items()
+        if size > available
+    }
+    cache = phases["sampling"]["KV cache"] / GIB
+    sequence = longest(config) * kv_bytes(shape_of(config), config.engine.dtype) / GIB
     if cache < sequence:
-        return f"has {cache / GIB:.1f} GiB for the KV cache, and one sequence of full length needs {sequence / GIB:.1f}"
-    return None
+        short = f"has {cache:.1f} GiB for the KV cache, and one sequence of full length needs {sequence:.1f}"
+        problems.setdefault("sampling", short)
+    return problems

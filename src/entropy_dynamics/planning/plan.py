@@ -36,8 +36,9 @@ from entropy_dynamics.planning.footprint import (
     checkpoint_buffers,
     checkpoint_bytes,
     engine_weights,
+    longest,
     memory,
-    misfit,
+    misfits,
     parameters,
     ranks_of,
     shape_of,
@@ -199,15 +200,34 @@ def make_plan(
 
 
 def check_fits(plan: Plan) -> None:
-    """Raise UserError for the first job that needs more memory than a GPU has."""
+    """Raise UserError for the first job that needs more memory than a GPU has, with a setting of which it would fit."""
     for job in plan.jobs:
-        if problem := misfit(job.config, job.stage):
+        for problem in misfits(job.config, job.stage).values():
             family = f" with {_family(job.config)}" if job.trains else ""
-            raise UserError(
-                f"{job.label}{family} {problem}: raise hardware.ranks, lower training.tokens_per_micro_batch or the "
-                "engine's share of the GPU, set training.activation_checkpointing=full, or set "
-                "training.reduce_every_micro_batch=true"
-            )
+            raise UserError(f"{job.label}{family} {problem}: {_advice(job)}")
+
+
+def _advice(job: Job) -> str:
+    """The first change of one setting with which fewer phases do not fit."""
+    config, now = job.config, misfits(job.config, job.stage)
+    tokens, share = config.training.tokens_per_micro_batch, getattr(config.engine, "gpu_memory_utilization", None)
+    shares = [each / 20 for each in range(1, 20)] if share else []
+    changes: dict[str, list[Any]] = {
+        "engine.gpu_memory_utilization": sorted(shares, key=lambda each: (each > share, abs(each - share))),
+        "training.tokens_per_micro_batch": [
+            tokens >> halved for halved in range(1, (tokens // longest(config)).bit_length())
+        ],
+        "training.activation_checkpointing": ["selective", "full"],
+        "training.reduce_every_micro_batch": [True],
+        "hardware.ranks": [ranks_of(config) << doubled for doubled in (1, 2, 3)],
+    }
+    for key, values in changes.items():
+        section, _, name = key.partition(".")
+        for value in values:
+            changed = getattr(config, section).model_copy(update={name: value})
+            if misfits(config.model_copy(update={section: changed}), job.stage).keys() < now.keys():
+                return f"set {key}={str(value).lower()}"
+    return f"no single setting is enough; change several of {', '.join(changes)}, or take a larger GPU"
 
 
 def resources(config: StageConfig, stage: str) -> dict[str, Any]:
