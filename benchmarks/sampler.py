@@ -1,8 +1,9 @@
-"""The native engine against transformers' `generate`: response tokens per core-second at the size of a training step.
+"""The native engine against transformers' `generate`, and vLLM: response tokens per core-second in a training step.
 
-Both sample from the same model with the same prompts, samples, temperature and limit: a toy model of a scale, or the
+All sample from the same model with the same prompts, samples, temperature and limit: a toy model of a scale, or the
 pretrained one in --directory. They take turns, each turn on other prompts of the training set; medians over the turns.
-`generate` gets the padded prompts once, and the number of samples per prompt.
+`generate` gets the padded prompts once, and the number of samples per prompt. --vllm needs an environment with vLLM,
+whose engine runs in this process, in fp32 without compilation, as in the scales.
 """
 
 import time
@@ -13,9 +14,11 @@ from statistics import median
 import torch
 
 from common import make_parser, make_trainer, write_record
+from entropy_dynamics.engines import VLLM
 from entropy_dynamics.models.storage import load_tokenizer
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.sampling import Prompt
+from entropy_dynamics.sampling.vllm import VLLMSampler
 from pretrained_step import pretrained_trainer
 
 
@@ -23,6 +26,7 @@ def main() -> None:
     parser = make_parser(__file__, __doc__, scale=True)
     parser.add_argument("--turns", type=int, default=30)
     parser.add_argument("--directory", type=Path, help="a pretrained model, instead of the scale's toy model")
+    parser.add_argument("--vllm", action="store_true", help="also vLLM")
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.directory:
@@ -56,14 +60,30 @@ def main() -> None:
         ended = sequences[:, inputs["input_ids"].shape[1] :] == tokenizer.eos_token_id
         return int((ended.cumsum(-1) - ended.int() == 0).sum())  # no end token before it
 
+    sides = {"native": native, "generate": generate}
+    if options.vllm:
+        engine = VLLMSampler(
+            directory,
+            config=VLLM(name="vllm", dtype="float32", kv_cache_gib=1.0),
+            end_tokens=[tokenizer.eos_token_id],
+            max_tokens=256,
+            batch_size=count * samples,
+        )
+
+        def vllm(prompts: Sequence[Prompt], turn: int) -> int:
+            rollouts = engine.sample(prompts, samples=samples, stream=f"benchmark/{turn}", **settings)
+            return sum(len(rollout.token_ids) for rollout in rollouts)
+
+        sides["vllm"] = vllm
+
     torch.manual_seed(0)
-    speeds: dict[str, list[float]] = {"native": [], "generate": []}
+    speeds: dict[str, list[float]] = {name: [] for name in sides}
     for turn in range(-1, options.turns):  # the first warms up
         start = (turn + 1) * count % (len(trainer.prompts) - count)
-        for side in (native, generate):
+        for name, side in sides.items():
             began = time.process_time()
             tokens = side(trainer.prompts[start : start + count], turn)
-            speeds[side.__name__].append(tokens / (time.process_time() - began))
+            speeds[name].append(tokens / (time.process_time() - began))
     timed = {side: rates[1:] for side, rates in speeds.items()}
     write_record(
         options.out,
@@ -73,7 +93,11 @@ def main() -> None:
         **settings,
         turns=options.turns,
         tokens_per_core_second={side: round(median(rates)) for side, rates in timed.items()},
-        speedup=round(median(ours / theirs for ours, theirs in zip(*timed.values(), strict=True)), 2),
+        native_over={
+            name: round(median(ours / theirs for ours, theirs in zip(timed["native"], timed[name], strict=True)), 2)
+            for name in timed
+            if name != "native"
+        },
     )
 
 

@@ -105,7 +105,7 @@ def token_samples(layout: Layout, first: Iterable[tuple[str, str]]) -> list[dict
 def _shown(file: Path, tokens: int) -> list[dict[str, Any]]:
     """The responses up to the first that exceeds this number of tokens."""
     shown, count = [], 0
-    for response in _responses(file, file.stat().st_mtime_ns):
+    for response in responses(file, file.stat().st_mtime_ns):
         if count < tokens:
             shown.append(response)
         count += len(response["t"])
@@ -113,17 +113,22 @@ def _shown(file: Path, tokens: int) -> list[dict[str, Any]]:
 
 
 @lru_cache(4096)  # as `watch` rewrites the page again and again
-def _responses(file: Path, _: int) -> list[dict[str, Any]]:
-    """The first response, cut off after `SHOWN_TOKENS`, and those that fit beside it; one list per token column."""
-    responses, count = [], 0
+def responses(file: Path, written: int) -> list[dict[str, Any]]:
+    """Responses of a file of token samples, one list per token column: the first, cut off after `SHOWN_TOKENS`, and
+    those that fit beside it.
+
+    Args:
+        written: the time at which the file was written, for the cache.
+    """
+    shown, count = [], 0
     for row in read_parquet(file).to_dict("records"):
         tokens = list(row["token"])[:SHOWN_TOKENS]
-        if responses and count + len(tokens) > SHOWN_TOKENS:
+        if shown and count + len(tokens) > SHOWN_TOKENS:
             break
         columns = {short: [_short(value) for value in row[name][: len(tokens)]] for name, short in COLUMNS.items()}
-        responses.append({"prompt": _spoken(row["prompt"]), "correct": bool(row["correct"]), "t": tokens, **columns})
+        shown.append({"prompt": _spoken(row["prompt"]), "correct": bool(row["correct"]), "t": tokens, **columns})
         count += len(tokens)
-    return responses
+    return shown
 
 
 def _spoken(prompt: str) -> str:
