@@ -33,8 +33,12 @@ def test_the_whole_scale_with_the_real_weights(tmp_path):
 
     for method in METHODS[1:]:
         metrics = pd.read_parquet(results / "runs" / MODEL / method / "seed0" / "metrics.parquet")
-        assert metrics["step"].tolist() == [0, 1]
+        assert metrics["step"].tolist() == list(range(41 if method == "grpo" else 2))
         assert metrics["entropy"].between(0.05, 5).all()
+    jobs = [json.loads(line) for line in (results / "logs" / "jobs.jsonl").read_text().splitlines()]
+    assert sum(job["rule"] == "train" for job in jobs) == 9  # four arms, three checkpoints, two released strengths
+    earlier = pd.read_parquet(results / "runs" / MODEL / "grpo@training.steps=40" / "seed0" / "metrics.parquet")
+    assert earlier["step"].tolist() == list(range(40))
     table = pd.read_csv(results / "tables" / "table1.csv")
     assert table["method"].tolist() == METHODS
     assert {"countdown3_avg", "countdown4_pass"} <= set(table.columns)
