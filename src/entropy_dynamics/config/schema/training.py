@@ -84,7 +84,7 @@ class TrainingConfig(Section):
     several sequences share counts once."""
     reduce_every_micro_batch: Annotated[bool, PER_MACHINE]
     """Reduce gradients over ranks after every micro-batch, instead of accumulating unsharded fp32 gradients."""
-    single_forward_tokens: NonNegativeInt
+    single_forward_tokens: Annotated[NonNegativeInt, PER_MACHINE]
     """Maximum number of tokens whose autograd graphs are kept from the scoring pass for the update; the graph of the
     last micro-batch is always kept. With ranks: the whole batch if it is a single micro-batch per rank, else none."""
     entropy_change_every: NonNegativeInt
