@@ -37,7 +37,7 @@ def main() -> None:
         trainer = make_trainer(options.scale, options.model, "grpo", layout)
         directory = layout.model(options.model, 0)
     tokenizer = load_tokenizer(directory)
-    count, samples = trainer.prompts_per_step, trainer.config.group_size
+    count, samples = trainer.config.prompts_per_step, trainer.config.group_size
     settings = {"temperature": trainer.temperature, "max_new_tokens": trainer.max_new_tokens}
 
     def native(prompts: Sequence[Prompt], turn: int) -> int:
@@ -64,7 +64,7 @@ def main() -> None:
     if options.vllm:
         engine = VLLMSampler(
             directory,
-            config=VLLM(name="vllm", dtype="float32", kv_cache_gib=1.0),
+            config=VLLM(name="vllm", dtype="float32", kv_cache_gib=1.0, tolerance=1e-3),
             end_tokens=[tokenizer.eos_token_id],
             max_tokens=256,
             batch_size=count * samples,
