@@ -15,10 +15,10 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from entropy_dynamics.distributed.attempts import begin_attempt, end_early
-from entropy_dynamics.distributed.launch import end_with_parent, launched, starter
+from entropy_dynamics.distributed.launch import STARTER, end_with_parent, launched
 from entropy_dynamics.errors import Unfinished, UserError, closest, nearest
 
 EXTRAS = {  # package -> the extra of this project that it comes with
@@ -30,6 +30,9 @@ EXTRAS = {  # package -> the extra of this project that it comes with
     "sentencepiece": "internlm3",
     "google": "internlm3",  # google: protobuf
 }
+
+
+T = TypeVar("T")
 
 
 def program() -> None:
@@ -74,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         options.arguments = sys.argv[1:] if arguments is None else list(arguments)
         if launched():
-            end_with_parent(starter())
+            end_with_parent(int(os.environ[STARTER]) if STARTER in os.environ else None)
         else:
             begin_attempt()
         from entropy_dynamics import commands  # imported late, as --help does not need its half second
@@ -257,34 +260,28 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _seed(text: str) -> int:
-    if not re.fullmatch("0|[1-9][0-9]{0,17}", text):  # like the wildcard of the workflow
-        raise argparse.ArgumentTypeError(f"{text!r} is not an integer of 0 or more, with at most 18 digits")
-    return int(text)
+def _type(
+    what: str, convert: Callable[[str], T], allowed: Callable[[T], bool] = lambda _: True, pattern: str = "(?s).*"
+) -> Callable[[str], T]:
+    """An argparse type for texts of a pattern with an `allowed` value; `what` describes them in the error message."""
 
-
-def _port(text: str) -> int:
-    if re.fullmatch("[0-9]{1,5}", text) and int(text) < 2**16:
-        return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is not a port, 0 to 65535")
-
-
-def _number(allowed: Callable[[float], bool], what: str) -> Callable[[str], float]:
-    """An argparse type for finite numbers that are `allowed`; `what` describes them in the error message."""
-
-    def number(text: str) -> float:
+    def value_of(text: str) -> T:
         with suppress(ValueError):
-            if math.isfinite(value := float(text)) and allowed(value):
+            if re.fullmatch(pattern, text) and allowed(value := convert(text)):
                 return value
         raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
 
-    return number
+    return value_of
 
 
-_finite = _number(lambda value: True, "a finite number")
-_positive = _number(lambda value: value > 0, "a positive number")
-_temperature = _number(lambda value: value >= 0, "a temperature: 0, which is greedy, or more")
-_points = _number(lambda value: 0 < value <= 100, "a number of points, up to 100")
+_wildcard = "0|[1-9][0-9]{0,17}"  # of seeds in the workflow
+_seed = _type("an integer of 0 or more, with at most 18 digits", int, pattern=_wildcard)
+_port = _type("a port, 0 to 65535", int, lambda port: port < 2**16, pattern="[0-9]{1,5}")
+_doi = _type("a DOI, such as 10.5281/zenodo.1234567", str, pattern=r"10\.\d{4,9}/\S+")
+_finite = _type("a finite number", float, math.isfinite)
+_positive = _type("a positive number", float, lambda value: 0 < value < math.inf)
+_temperature = _type("a temperature: 0, which is greedy, or more", float, lambda value: 0 <= value < math.inf)
+_points = _type("a number of points, up to 100", float, lambda value: 0 < value <= 100)
 
 
 def _ending(*suffixes: str) -> Callable[[str], Path]:
@@ -310,12 +307,6 @@ def _scale_folder(text: str) -> Path:
     if path.name:
         return path
     raise argparse.ArgumentTypeError(f"{text!r} is not the folder of a scale, such as results/laptop")
-
-
-def _doi(text: str) -> str:
-    if re.fullmatch(r"10\.\d{4,9}/\S+", text):
-        return text
-    raise argparse.ArgumentTypeError(f"{text!r} is not a DOI, such as 10.5281/zenodo.1234567")
 
 
 if __name__ == "__main__":

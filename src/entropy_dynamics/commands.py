@@ -9,9 +9,8 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -153,13 +152,12 @@ def train(options: argparse.Namespace) -> None:
 
 
 def evaluate(options: argparse.Namespace) -> None:
-    config, temperatures = _config(options), options.temperatures
+    config, run = _config(options), (options.method, options.seed, options.datasets)
     with _ranks(config, options) as ranks:
         if ranks is not None:
             from entropy_dynamics.stages.evaluate import evaluate
 
-            run = options.method, options.seed, options.datasets
-            evaluate(config, _layout(options), *run, ranks, temperatures=temperatures)
+            evaluate(config, _layout(options), *run, ranks, temperatures=options.temperatures)
 
 
 def theory(options: argparse.Namespace) -> None:
@@ -186,26 +184,17 @@ def draw(options: argparse.Namespace) -> None:
 
 
 def claims(options: argparse.Namespace) -> None:
-    from entropy_dynamics.reporting.claims import write_claims
+    """The commands `claims`, `field` and `controls`."""
+    from entropy_dynamics.reporting.claims import write_claims, write_field
 
-    _judge(options, write_claims)
-
-
-def field(options: argparse.Namespace) -> None:
-    from entropy_dynamics.reporting.claims import write_field
-
-    _judge(options, partial(write_field, folder=options.command))
-
-
-controls = field
-
-
-def _judge(options: argparse.Namespace, write: Callable[["Results"], list[Path]]) -> None:
-    results = _results(options)
+    results, folder = _results(options), options.command
     if not results.root.is_dir():  # missing files are part of a verdict, but a missing folder is a mistake
         raise UserError(f"no folder {results.root}; make it with: snakemake --config scale={options.scale}")
-    for path in write(results):
+    for path in write_claims(results) if folder == "claims" else write_field(results, folder):
         print(path)
+
+
+field = controls = claims
 
 
 def report(options: argparse.Namespace) -> None:
@@ -340,10 +329,10 @@ def prompt(options: argparse.Namespace) -> None:
 def verify(options: argparse.Namespace) -> int:
     from entropy_dynamics.verification import verify
 
-    folder, scale = options.folder, options.scale
+    folder = options.folder
     if folder and options.results:
         raise UserError(f"verify takes the folder {folder} or --results {options.results}, not both")
-    scale = scale or (_scale_by_name(folder) if folder else "laptop")
+    scale = options.scale or (_scale_by_name(folder) if folder else "laptop")
     layout = Layout(folder) if folder else Layout.of(scale, options.results or "results")
     verification = verify(layout, scale, options.set)
     for line in (*verification.findings, verification.summary):

@@ -191,15 +191,17 @@ def load(command: list[str]) -> None:
 def _import_for(command: str) -> None:
     """Import the modules that a command needs; the command itself reports any that are missing or faulty."""
     with suppress(ImportError, UserError):
-        import_module("entropy_dynamics.commands")
-        _read_configs()
+        from entropy_dynamics.commands import import_torch
+        from entropy_dynamics.config import CONFIGS, read_yaml
+
+        for path in CONFIGS.rglob("*.yaml"):  # parsed once for all forks
+            with suppress(UserError):  # the command reports it, if it needs that file
+                read_yaml(path)
         if command in DRAWING:
             package = import_module("entropy_dynamics.reporting")
             for module in pkgutil.iter_modules(package.__path__):
                 import_module(f"{package.__name__}.{module.name}")
         elif command in STAGES:
-            from entropy_dynamics.commands import import_torch
-
             import_torch()
             import transformers
             from transformers.conversion_mapping import get_checkpoint_conversion_mapping
@@ -220,25 +222,14 @@ def _import_for(command: str) -> None:
     gc.freeze()  # memory that the collector does not visit is not copied in the forks
 
 
-@cache
-def _read_configs() -> None:
-    """Parse the configs, so that forks have them cached; a changed file is parsed again."""
-    from entropy_dynamics.config import CONFIGS, read_yaml
-
-    for path in CONFIGS.rglob("*.yaml"):
-        with suppress(UserError):  # the command reports it, if it needs that file
-            read_yaml(path)
-
-
 def serve(load: Callable[[list[str]], object]) -> None:
     """Main function of the process that `start` starts. Returns only in the forks, with `sys.argv` etc. set up.
 
     Args:
         load: called with each command before the fork, to import the modules it needs.
     """
-    folder, listener = sys.argv[1], socket.socket(fileno=int(sys.argv[2]))
     server = os.getpid()
-    request, files = Server(listener, folder, load).run()
+    request, files = Server(socket.socket(fileno=int(sys.argv[2])), sys.argv[1], load).run()
     end_with_parent(server)
     for number, file in enumerate(files):
         os.dup2(file, number)

@@ -7,8 +7,7 @@ import pandas as pd
 from scipy.stats import norm, spearmanr
 
 from entropy_dynamics.analysis.lens import PARTS
-from entropy_dynamics.diagnostics.logs import ENTROPY, first_logged
-from entropy_dynamics.diagnostics.reading import NATS_ROUNDING
+from entropy_dynamics.diagnostics.logs import ENTROPY, NATS_ROUNDING, first_logged
 from entropy_dynamics.diagnostics.trend import monotone_fit, trend_p
 from entropy_dynamics.errors import UserError, nearest
 
@@ -104,9 +103,8 @@ def describe(metrics: pd.DataFrame, source: str, column: str | None = None) -> s
         text.append(
             f"Entropy shows no rise or fall over the run beyond the noise of steps: {start:.3g} and {end:.3g} nats "
             f"({means}), between {lowest:.3g} and {highest:.3g} at all steps."
-            + f" {count} steps are too few to tell; it takes {TESTABLE}."
-            * (count < TESTABLE)
         )
+        text += [f"{count} steps are too few to tell; it takes {TESTABLE}."] * (count < TESTABLE)
         return " ".join([*text, _correlations(metrics, entropy), *about])
     sign = np.sign(end - start)
     fit = pd.Series(monotone_fit(entropy.to_numpy()), entropy.index)  # single steps are noisy
@@ -139,11 +137,8 @@ def draw(metrics: pd.DataFrame, path: Path, column: str | None = None) -> None:
 
     from entropy_dynamics.reporting.style import RC, WIDTH, save
 
-    series = [
-        values
-        for names in ((column,) if column else ENTROPY, REWARD)
-        if (values := first_logged(metrics, names)) is not None
-    ]
+    found = [first_logged(metrics, names) for names in ((column,) if column else ENTROPY, REWARD)]
+    series = [values for values in found if values is not None]
     with rc_context(RC):
         figure = Figure(figsize=(WIDTH, 1.4 * len(series)), layout="constrained")
         for ax, values in zip(figure.subplots(len(series), 1, sharex=True, squeeze=False)[:, 0], series, strict=True):
@@ -198,9 +193,7 @@ def _suspects(metrics: pd.DataFrame, tenth: int) -> list[str]:
     increases = {}
     for name in metrics:
         values = metrics[name].dropna()
-        if str(name).endswith(
-            CLIP_RATIO
-        ):  # verl V1: the share of responses as long as the step's longest, truncated or not
+        if str(name).endswith(CLIP_RATIO):  # in verl V1 of responses as long as the step's longest, truncated or not
             longest = metrics.get(str(name).removesuffix(CLIP_RATIO) + LONGEST, pd.Series())
             if longest.reindex(values.index[values > 0]).nunique() > 1:
                 continue

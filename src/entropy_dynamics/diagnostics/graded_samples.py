@@ -10,7 +10,7 @@ import pandas as pd
 from scipy.stats import hypergeom, norm
 
 from entropy_dynamics.analysis.statistics import Interval, share_interval, simultaneous
-from entropy_dynamics.diagnostics.reading import RUN, column, read_table
+from entropy_dynamics.diagnostics.logs import RUN, column, read_table
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.evaluation import problem_pass_at_k
 
@@ -30,7 +30,7 @@ DETECTED = norm.isf(0.025) + norm.isf(0.1)  # size of a difference that is detec
 
 
 def pass_at_k_table(
-    files: Sequence[Path], problem: str | None = None, correct: str | None = None, threshold: float | None = None
+    files: Sequence[Path], problem: str | None, correct: str | None, threshold: float | None
 ) -> tuple[pd.DataFrame, list[str]]:
     """Pass@k in percent for k = 1, 2, 4, ... up to the smallest number of samples of a problem in any file.
 
@@ -51,19 +51,16 @@ def pass_at_k_table(
             at all, grades of other values, more than 8 parts of a file, or two files without a common problem.
     """
     read, missing = zip(*(_counts(file, problem, correct, threshold) for file in files), strict=True)
-    notes = [note for note in missing if note]
-    names = [
-        part if len(files) == 1 and part else "/".join(filter(None, (name, part)))
-        for name, parts in zip(_names(files), read, strict=True)
-        for part in parts
-    ]
+    notes = list(filter(None, missing))
+    named = [(name, part) for name, parts in zip(_names(files), read, strict=True) for part in parts]
+    names = [part if len(files) == 1 and part else "/".join(filter(None, (name, part))) for name, part in named]
     counts = [of_part for parts in read for of_part in parts.values()]
     fewest = min(int(of_file["samples"].min()) for of_file in counts)
     ks = sorted({2**i for i in range(fewest.bit_length())} | {fewest})
     intervals = [[share_interval(_scores(of_file, k)) for k in ks] for of_file in counts]
     tables = [_columns(name, of_file) for name, of_file in zip(names, intervals, strict=True)]
-    if len(counts) == 2 and (len(files) == 2 or not counts[0].index.intersection(counts[1].index).empty):
-        shared = counts[0].index.intersection(counts[1].index)
+    shared = counts[0].index.intersection(counts[-1].index)
+    if len(counts) == 2 and (len(files) == 2 or not shared.empty):
         if shared.empty:
             raise UserError(f"{files[0]} and {files[1]} have no problem in common")
         if len(shared) < max(map(len, counts)):
@@ -82,11 +79,7 @@ def pass_at_k_table(
 
 
 def power_table(
-    file: Path,
-    difference: float,
-    problem: str | None = None,
-    correct: str | None = None,
-    threshold: float | None = None,
+    file: Path, difference: float, problem: str | None, correct: str | None, threshold: float | None
 ) -> tuple[pd.DataFrame, list[str]]:
     """Number of problems of this kind needed to detect a difference of Pass@k with 90 % power, by samples per problem.
 
@@ -202,8 +195,7 @@ def _parts(frame: pd.DataFrame, ids: pd.Series, file: Path) -> pd.Series:
     parts = keys["part"].unique()
     if len(parts) > PARTS:
         raise UserError(f"{file} has rows of {', '.join(parts[:2])} and {len(parts) - 2} more; keep those of one")
-    order = pd.Series(range(len(parts)), parts)
-    return keys["part"].astype(pd.CategoricalDtype(order.index, ordered=True))
+    return keys["part"].astype(pd.CategoricalDtype(parts, ordered=True))
 
 
 def _one_row_per_sample(frame: pd.DataFrame, problem: str | None) -> pd.DataFrame:
@@ -230,15 +222,14 @@ def _rows(path: Path) -> pd.DataFrame:
 
 def _names(files: Sequence[Path]) -> list[str]:
     """The part of each path that distinguishes it from the others; for a single file its name."""
+
+    def shared(paths: Sequence[tuple[str, ...]]) -> int:
+        return sum(1 for _ in takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False)))
+
     paths = [file.absolute().parts for file in files]
-    head, tail = _shared(paths), _shared([path[::-1] for path in paths])
+    head, tail = shared(paths), shared([path[::-1] for path in paths])
     names = ["/".join(path[head : len(path) - tail]) or path[-1] for path in paths]
     return [name.removesuffix(".parquet").removesuffix(".jsonl") for name in names]
-
-
-def _shared(paths: Sequence[tuple[str, ...]]) -> int:
-    """Number of leading parts that all paths share."""
-    return sum(1 for _ in takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False)))
 
 
 def _spans(chosen: np.ndarray) -> str:

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 from entropy_dynamics.analysis.lens import PARTS
 from entropy_dynamics.config import known_names, split_method
-from entropy_dynamics.diagnostics.reading import NATS_ROUNDING, column, read_table
+from entropy_dynamics.diagnostics.logs import NATS_ROUNDING, column, read_table
 from entropy_dynamics.errors import UserError
 
 if TYPE_CHECKING:
@@ -18,11 +18,8 @@ if TYPE_CHECKING:
 
     from entropy_dynamics.core.token_stats import TokenStats
 
-LOGP, ENTROPY, ADVANTAGE = (
-    ("logp", "logprob", "log_prob", "old_log_probs"),
-    ("entropy", "entropys"),
-    ("advantage", "advantages"),
-)
+LOGP = ("logp", "logprob", "log_prob", "old_log_probs")
+ENTROPY, ADVANTAGE = ("entropy", "entropys"), ("advantage", "advantages")
 EXPECTED, LOGITS, TOKEN = ("s_expected", "necs"), ("logits",), ("token", "token_id")
 MASK = ("response_mask", "loss_mask", "loss_masks", "completion_mask", "action_mask", "mask", "attention_mask")
 METHODS = ("grpo", "clip_b", "clip_b_paper", "clip_v", "clip_v_paper", "clip_cov", "forking_tokens")

@@ -124,11 +124,6 @@ def end_with_parent(parent: int | None = None, by: signal.Signals = signal.SIGKI
         os._exit(1)
 
 
-def starter() -> int | None:
-    """The id of the process that started this rank, unless a user's torchrun did."""
-    return int(os.environ[STARTER]) if STARTER in os.environ else None
-
-
 def _start(rank: int, count: int, command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
     environment = {
         RENDEZVOUS: str(log.with_name("rendezvous")),

@@ -126,10 +126,7 @@ def save_policy(
 
 
 def save_description(
-    model: "PreTrainedModel",
-    tokenizer: "PreTrainedTokenizerBase",
-    directory: Path,
-    dtype: "torch.dtype | None" = None,
+    model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", directory: Path, dtype: "torch.dtype | None" = None
 ) -> None:
     """Write everything of a policy but its weights, whose dtype is `dtype`. Raises UserError if this fails."""
     config = copy.deepcopy(model.config)

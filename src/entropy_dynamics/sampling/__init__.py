@@ -136,18 +136,15 @@ class SharedSampler(Sampler):
         self.engine, self.ranks = engine, ranks
 
     def sample(self, prompts: Sequence[Prompt], **settings: Any) -> list[Rollout]:
-        """See `Sampler.sample`."""
         share = self.ranks.share(prompts)
         rollouts = self.engine.sample(share, **settings) if share else []
         place = {prompt.problem_id: number for number, prompt in enumerate(prompts)}
         return sorted(_gathered(rollouts, self.ranks), key=lambda rollout: (place[rollout.problem_id], rollout.sample))
 
     def push(self, weights: Iterable[tuple[str, "Tensor"]]) -> None:
-        """See `Sampler.push`."""
         self.engine.push(weights)
 
     def sleep(self) -> None:
-        """See `Sampler.sleep`."""
         self.engine.sleep()
 
 

@@ -124,7 +124,6 @@ class NativeSampler(Sampler):
     def sample(
         self, prompts: Sequence[Prompt], *, samples: int, temperature: float, max_new_tokens: int, stream: str
     ) -> list[Rollout]:
-        """See `Sampler.sample`."""
         length = max((len(prompt.token_ids) for prompt in prompts), default=0) + max_new_tokens
         rows = max(1, int(min(self.batch_size, self.cache_bytes / (length * self._token_bytes()))))
         cuts = range(0, samples, rows)  # the samples of one prompt may exceed a batch
@@ -202,12 +201,8 @@ class NativeSampler(Sampler):
         sizes = torch.where(stopped, ends.int().argmax(0) + 1, max_new_tokens).tolist()  # argmax: the first end token
         reasons = ["stop" if stop else "length" for stop in stopped.tolist()]
         values = logp.T.tolist() if self.returns_logp else [None] * len(names)
-        return [
-            Rollout(name, sample, ids[:size], reason, logp and logp[:size])
-            for (name, sample), ids, size, reason, logp in zip(
-                names, responses.T.tolist(), sizes, reasons, values, strict=True
-            )
-        ]
+        generated = zip(names, responses.T.tolist(), sizes, reasons, values, strict=True)
+        return [Rollout(*name, ids[:size], reason, logp and logp[:size]) for name, ids, size, reason, logp in generated]
 
     def _forward(
         self,
@@ -217,9 +212,8 @@ class NativeSampler(Sampler):
         cache: Cache,
     ) -> Float[Tensor, "row vocabulary"]:
         """Logits after the last of `ids`."""
-        hidden = self.model.model(
-            input_ids=ids, attention_mask=attention, position_ids=positions, past_key_values=cache, use_cache=True
-        ).last_hidden_state
+        inputs = {"input_ids": ids, "attention_mask": attention, "position_ids": positions}
+        hidden = self.model.model(**inputs, past_key_values=cache, use_cache=True).last_hidden_state
         return self.model.lm_head(hidden[:, -1])
 
     def _decoding_mask(self, attention: Int[Tensor, "row token"], max_new_tokens: int) -> Shaped[Tensor, "row ..."]:
@@ -247,7 +241,6 @@ class ReplicaSampler(NativeSampler):
 
     @torch.no_grad()
     def push(self, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """See `Sampler.push`."""
         stale = dict(self.model.named_parameters())  # tied weights appear once, as in `weights`
         for name, tensor in weights:
             stale.pop(name).copy_(tensor)

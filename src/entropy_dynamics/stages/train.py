@@ -1,12 +1,16 @@
 """A training run: from the base model and the kept problems to policy, metrics, provenance and evaluation samples."""
 
-from collections.abc import Sequence
+import shutil
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from transformers import PreTrainedTokenizerBase
 
 from entropy_dynamics.config import BASE, TRAIN, RunConfig, settings_of, shorter_runs, to_yaml
 from entropy_dynamics.distributed.precision import precision_on
@@ -22,11 +26,13 @@ from entropy_dynamics.models.storage import (
 from entropy_dynamics.results.files import read_json, read_parquet, write_json, write_parquet, write_text, written_whole
 from entropy_dynamics.results.layout import CONFIG, FACTS, METRICS, PROVENANCE, Layout
 from entropy_dynamics.results.provenance import other_hashes, provenance, weight_hashes
-from entropy_dynamics.sampling import open_sampler, prompts_hash
+from entropy_dynamics.results.token_samples import sampled_steps, write_token_samples
+from entropy_dynamics.sampling import Rollout, open_sampler, prompts_hash
 from entropy_dynamics.stages.common import check_inputs, check_replaceable, make_grader, make_prompts
 from entropy_dynamics.stages.evaluate import evaluate
-from entropy_dynamics.stages.token_samples import token_samples
+from entropy_dynamics.tasks import Grade
 from entropy_dynamics.tasks.files import load_problems
+from entropy_dynamics.training.batch import RolloutBatch
 from entropy_dynamics.training.checkpoints import Checkpoints
 from entropy_dynamics.training.failures import save_failure
 from entropy_dynamics.training.modules import load_critic, load_trained_policy
@@ -115,7 +121,7 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
             seed=seed,
             critic=load_critic(base, policy, config.training, ranks) if config.training.advantage == "gae" else None,
             validate=validate,
-            keep=token_samples(samples, tokenizer, config.training.steps) if ranks.is_main else None,
+            keep=_token_samples(samples, tokenizer, config.training.steps) if ranks.is_main else None,
             ranks=ranks,
         )
         if note := method.on_policy_note if config.training.on_policy else None:
@@ -168,6 +174,35 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
         _check_kept([out / METRICS, out / CONFIG, out / PROVENANCE, out / "policy" / FACTS, *samples])
         checkpoints.delete()
     return out
+
+
+def _token_samples(folder: Path, tokenizer: PreTrainedTokenizerBase, steps: int) -> Callable[..., None]:
+    """The `keep` of a `Trainer`: writes the samples of the run's `sampled_steps`. To be used on one rank only."""
+    text: Callable[[int], str] = cache(lambda token: tokenizer.decode([token]))
+
+    def keep(
+        step: int, rollouts: Sequence[Rollout], grades: Sequence[Grade], batch: RolloutBatch, *of_tokens: Any
+    ) -> None:
+        if step not in sampled_steps(steps):
+            return
+        if step == 0:  # remove samples of an earlier config
+            shutil.rmtree(folder, ignore_errors=True)
+        ids = batch.sequences.new_zeros(batch.mask.shape)
+        ids[batch.mask] = ids.new_tensor([token for rollout in rollouts for token in rollout.token_ids])
+
+        def response(row: int) -> dict[str, object]:
+            prompt = batch.sequences[row, : batch.prompt_lengths[row]]
+            return {
+                "problem_id": rollouts[row].problem_id,
+                "prompt": tokenizer.decode(prompt, skip_special_tokens=True),
+                "sample": rollouts[row].sample,
+                "correct": grades[row].correct,
+            }
+
+        path = folder / f"step{step}.parquet"
+        write_token_samples(path, batch.groups, batch.mask, ids, *of_tokens, text, response)
+
+    return keep
 
 
 def _check_kept(files: Sequence[Path]) -> None:

@@ -35,30 +35,29 @@ class Chain:
         self.problems = cache(lambda name: {problem.id: problem for problem in load_problems(layout.problems(name))})
 
     def check(self) -> None:
-        if self.layout.data.is_dir():
-            self.findings.guarded(self._problem_sets, self.layout.problems_report)
-        for folder in self._folders("models/*/seed*"):
-            self.findings.guarded(self._model, folder / FACTS)
-        for file in self._recorded(self.layout.pass_rates("*")):
-            self.findings.guarded(self._pass_rates, file)
-        for folder in self._folders("runs/*/*/seed*"):
-            self.findings.guarded(self._run, folder)
-        for folder in [*self._folders("evaluations/*/*/seed*"), *self._folders("evaluations/*/*/seed*/T*")]:
-            for file in self._recorded(folder / "*.parquet"):
-                self.findings.guarded(self._evaluation, file)
-        for file in self._recorded(self.layout.logit_steps):
-            self.findings.guarded(self._logit_steps, file)
+        evaluations = self._folders("evaluations/*/*/seed*", "evaluations/*/*/seed*/T*")
+        checks = {
+            self._problem_sets: [self.layout.problems_report] if self.layout.data.is_dir() else [],
+            self._model: [folder / FACTS for folder in self._folders("models/*/seed*")],
+            self._pass_rates: self._recorded(self.layout.pass_rates("*")),
+            self._run: self._folders("runs/*/*/seed*"),
+            self._evaluation: [file for folder in evaluations for file in self._recorded(folder / "*.parquet")],
+            self._logit_steps: self._recorded(self.layout.logit_steps),
+        }
+        for check, paths in checks.items():
+            for path in paths:
+                self.findings.guarded(check, path)
         self._commits()
 
-    def _folders(self, pattern: str) -> list[Path]:
-        return sorted(path for path in self.layout.root.glob(pattern) if path.is_dir() and path.name[0] != ".")
+    def _folders(self, *patterns: str) -> list[Path]:
+        found = (path for pattern in patterns for path in sorted(self.layout.root.glob(pattern)))
+        return [path for path in found if path.is_dir() and path.name[0] != "."]
 
     def _recorded(self, pattern: Path) -> list[Path]:
         """Parquet files matching `pattern` that exist or have a record."""
-        files = {*pattern.parent.glob(pattern.name)}
-        for record in pattern.parent.glob(record_of(pattern).name):
-            files.add(record.with_name(record.name.removesuffix(f".{PROVENANCE}") + ".parquet"))
-        return sorted(path for path in files if path.name[0] != ".")
+        records = pattern.parent.glob(record_of(pattern).name)
+        named = (record.with_name(record.name.removesuffix(f".{PROVENANCE}") + ".parquet") for record in records)
+        return sorted(path for path in {*pattern.parent.glob(pattern.name), *named} if path.name[0] != ".")
 
     # One check per kind of result
 
@@ -130,13 +129,10 @@ class Chain:
     def _run(self, folder: Path) -> None:
         model, method, seed = folder.parts[-3:]
         self.findings.checked["runs"] += 1
-        untrained, filtered = (
-            self.config.untrained(name, int(seed.removeprefix("seed")))
-            for name in (model, self.config.pass_rates.model)
-        )
-        base, pass_rates = self.layout.model(model, untrained) / FACTS, self.layout.pass_rates(filtered)
-        needed = [base, pass_rates, self.layout.problems(TRAIN)]
-        record = self._record(folder, needed)
+        number, filtered = int(seed.removeprefix("seed")), self.config.pass_rates.model
+        base = self.layout.model(model, self.config.untrained(model, number)) / FACTS
+        pass_rates = self.layout.pass_rates(self.config.untrained(filtered, number))
+        record = self._record(folder, [base, pass_rates, self.layout.problems(TRAIN)])
         if record and (record["model"], record["method"], f"seed{record['seed']}") != (model, method, seed):
             stated = f"{record['model']} {record['method']} seed{record['seed']}"
             self.findings.add("modified", folder / PROVENANCE, f"it is of {stated}")
