@@ -40,10 +40,8 @@ _started: list[subprocess.Popen[bytes]] = []  # they end when their standard inp
 def start(*server: str | Path) -> None:
     """Start a server for the future commands of this process and its children.
 
-    Does nothing if there is one already, or if it is not possible (Linux only).
-
-    Args:
-        server: Python's arguments for a different program that calls `serve`.
+    Does nothing if there is one already, or if it is not possible (Linux only). `server` are Python's arguments for a
+    different program that calls `serve`.
     """
     if sys.platform != "linux" or SERVER in os.environ:
         return
@@ -225,8 +223,7 @@ def _import_for(command: str) -> None:
 def serve(load: Callable[[list[str]], object]) -> None:
     """Main function of the process that `start` starts. Returns only in the forks, with `sys.argv` etc. set up.
 
-    Args:
-        load: called with each command before the fork, to import the modules it needs.
+    `load` is called with each command before the fork, to import the modules it needs.
     """
     server = os.getpid()
     request, files = Server(socket.socket(fileno=int(sys.argv[2])), sys.argv[1], load).run()

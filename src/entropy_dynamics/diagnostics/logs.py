@@ -40,8 +40,7 @@ _parquet = partial(read_parquet, remedy="write it again")
 def read_table(path: Path) -> pd.DataFrame:
     """The rows of a parquet or JSONL file. Text stays text, so that the ids "007" and "7" differ.
 
-    Raises:
-        UserError: the file is missing, a folder or damaged, has a different format, or has no rows.
+    Raises UserError if the file is missing, a folder or damaged, has a different format, or has no rows.
     """
     if path.is_dir():
         files = ", ".join(sorted(file.name for file in path.iterdir())[:3])

@@ -114,8 +114,7 @@ def _run_on_nodes(nodes: int, ranks_per_node: int, arguments: Sequence[str]) -> 
 def end_with_parent(parent: int | None = None, by: signal.Signals = signal.SIGKILL) -> None:
     """Let the kernel end this process when its parent dies, even by SIGKILL. Linux only.
 
-    Args:
-        parent: the parent's process id, if known: if it has already died, this process ends at once.
+    With the parent's process id, this process ends at once if the parent has already died.
     """
     if sys.platform != "linux":
         return

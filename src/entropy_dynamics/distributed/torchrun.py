@@ -24,10 +24,7 @@ def address(node: str) -> str:
     """The address by which SLURM reaches a node (NodeAddr), which is its name unless configured otherwise.
 
     The name alone is not enough: other nodes may not resolve it, and the node itself may resolve it to 127.0.1.1
-    (Debian).
-
-    Raises:
-        SystemExit: with one line, if no address resolves.
+    (Debian). Raises SystemExit, with one line, if no address resolves.
     """
     names = [node]
     with suppress(OSError, subprocess.SubprocessError):

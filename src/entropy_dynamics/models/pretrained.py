@@ -176,8 +176,7 @@ def _gguf_file(directory: Path) -> Path | None:
 def _convert_gguf(file: Path, directory: Path) -> None:
     """Write a model in the GGUF format (weights that may be quantized, config and tokenizer) as `save_policy` does.
 
-    Raises:
-        UserError: a package is missing, or transformers cannot read the file.
+    Raises UserError if a package is missing, or if transformers cannot read the file.
     """
     for package in ("gguf", "accelerate"):
         if importlib.util.find_spec(package) is None:
@@ -202,8 +201,7 @@ def _first_line(error: Exception) -> str:
 def _check_config(config: StageConfig, source: Path) -> tuple["PreTrainedConfig", bool]:
     """The config of the model in `source`, and whether it is an InternLM3, whose config is converted to a Llama's.
 
-    Raises:
-        UserError: see `checkpoint_shape`; its shape differs from `config.model.shape`, or its context is too short.
+    Raises UserError like `checkpoint_shape`, and if its shape is not `config.model.shape` or its context is too short.
     """
     from transformers import CONFIG_MAPPING
 
@@ -219,8 +217,7 @@ def _check_config(config: StageConfig, source: Path) -> tuple["PreTrainedConfig"
 def checkpoint_shape(source: Path) -> ShapeConfig:
     """The shape of the model in `source`, by its config.json.
 
-    Raises:
-        UserError: config.json is missing, as beside a GGUF file, or damaged, or of another architecture.
+    Raises UserError if config.json is missing, as beside a GGUF file, or damaged, or of another architecture.
     """
     published, _ = _published_config(source)
     known = {key: value for key, value in published.items() if value is not None}
@@ -288,11 +285,7 @@ def _check_weights(skeleton: "PreTrainedModel", files: list[Path], *, tied: bool
 
 
 def _write_generation_config(directory: Path, skeleton: "PreTrainedModel", source: Path) -> None:
-    """Write to `directory` the generation config of `source`, as one that a trained policy can be saved with.
-
-    Raises:
-        UserError: transformers refuses it.
-    """
+    """Write to `directory` the generation config of `source`, as one that a trained policy can be saved with."""
     from transformers import GenerationConfig
 
     generation, published = skeleton.generation_config, source / "generation_config.json"

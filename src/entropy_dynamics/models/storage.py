@@ -20,10 +20,8 @@ if TYPE_CHECKING:
 def load_policy(directory: Path | str) -> tuple["PreTrainedModel", "PreTrainedTokenizerBase"]:
     """Load the model in `directory`, in evaluation mode and fp32, and its tokenizer.
 
-    Only safetensors are read, and no code published with a model is run.
-
-    Raises:
-        UserError: the directory holds no model, or a damaged one.
+    Only safetensors are read, and no code published with a model is run. Raises UserError without a model, or for a
+    damaged one.
     """
     return load_model(directory), load_tokenizer(directory)
 
@@ -63,8 +61,7 @@ def load_tokenizer(directory: Path | str) -> "PreTrainedTokenizerBase":
 def check_model_directory(directory: Path | str, config: StageConfig | None = None) -> Path:
     """`directory` as a Path.
 
-    Raises:
-        UserError: it lacks a config, a tokenizer or safetensors, or the context of its model is too short for `config`.
+    Raises UserError if it lacks a config, a tokenizer or safetensors, or has too short a context for `config`.
     """
     directory = Path(directory)
     for part, files in (("model", "config.json"), ("tokenizer", "tokenizer_config.json"), ("weights", "*.safetensors")):
@@ -112,13 +109,9 @@ def save_policy(
     directory: Path,
     weights: Iterable[tuple[str, "Tensor"]] | None = None,
 ) -> None:
-    """Write a directory that `load_policy` can read.
+    """Write a directory that `load_policy` can read, with `weights` (by default the model's own) by name.
 
-    Args:
-        weights: name and tensor of each parameter; by default the model's own.
-
-    Raises:
-        UserError: the files cannot be written, for example because the disk is full.
+    Raises UserError if the files cannot be written, for example because the disk is full.
     """
     if weights is None:
         weights = ((name, parameter.detach()) for name, parameter in model.named_parameters())

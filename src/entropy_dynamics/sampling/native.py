@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterable, Sequence
 from functools import cache, partial
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -21,8 +20,10 @@ from transformers import Cache, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import DynamicLayer
 
 import entropy_dynamics.models.tree  # noqa: F401 - registers the attention that decoding uses
+from entropy_dynamics.config.schema import StageConfig
 from entropy_dynamics.distributed.devices import memory_bytes
 from entropy_dynamics.distributed.precision import PRECISIONS, autocast, precision_on
+from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.engines import CACHE_SHARE
 from entropy_dynamics.models.storage import load_model
 from entropy_dynamics.sampling import Prompt, Rollout, Sampler, end_tokens, sample_seed
@@ -31,17 +32,13 @@ from entropy_dynamics.sampling import Prompt, Rollout, Sampler, end_tokens, samp
 SHARED = 16
 PART = 128  # probabilities are summed in parts of this size, and one part is searched: divides most vocabularies
 
-if TYPE_CHECKING:
-    from entropy_dynamics.config.schema import StageConfig
-    from entropy_dynamics.distributed.ranks import Ranks
-
 
 def open_engine(
-    config: "StageConfig",
+    config: StageConfig,
     directory: Path,
     tokenizer: PreTrainedTokenizerBase,
     *,
-    ranks: "Ranks",
+    ranks: Ranks,
     model: PreTrainedModel | None,
     with_training: bool,
 ) -> "NativeSampler":
@@ -260,8 +257,7 @@ def _shared(prompts: Sequence[Sequence[int]]) -> int:
 def _branch_order(parents: Int[Tensor, " branch"]) -> Int[Tensor, " branch"]:
     """Order of branches that moves few cache rows: a row's first branch stays in that row, if the row still exists.
 
-    Args:
-        parents: the row that each branch continues, ascending.
+    `parents` is the row that each branch continues, ascending.
     """
     place = torch.arange(len(parents), device=parents.device)
     first = torch.searchsorted(parents, parents) == place

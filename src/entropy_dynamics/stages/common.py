@@ -26,8 +26,7 @@ GRADES_KEPT = 1024  # cached grades: the samples of a problem are often identica
 def check_inputs(layout: Layout, target: Path, inputs: Mapping[Path, str]) -> None:
     """Raise UserError, which says how to make it, if one of `inputs` (path -> command that makes it) is missing.
 
-    Args:
-        target: the stage's own output, which Snakemake can make together with all of its inputs.
+    `target` is the stage's own output, which Snakemake can make together with all of its inputs.
     """
     scale, results = layout.root.name, layout.root.parent
     for path, command in inputs.items():

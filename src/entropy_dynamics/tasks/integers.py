@@ -71,8 +71,7 @@ class IntegerTask(Task):
 def read_integer(value: Any) -> str:
     r"""The integer in a file's value, which may be a whole float below 2^53 or a string like "070" or "336^\circ".
 
-    Raises:
-        ValueError: it is not an integer.
+    Raises ValueError if it is not an integer.
     """
     answer = None
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:

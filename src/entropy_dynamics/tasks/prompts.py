@@ -97,8 +97,7 @@ def _messages(problem: Problem) -> list[dict[str, str]]:
 def find_problem(directory: Path, sets: Iterable[str], problem_id: str | None) -> tuple[str, Problem]:
     """The problem with that id (None: the very first problem) and the name of the first of `sets` that has it.
 
-    Raises:
-        UserError: no problem has this id; the message suggests one that is near, if any is.
+    Raises UserError if no problem has this id, with one that is near, if any is.
     """
     ids = []
     for name in sets:

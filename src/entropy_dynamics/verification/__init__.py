@@ -18,8 +18,7 @@ from entropy_dynamics.verification.findings import Verification
 def verify(layout: Layout, scale: str, overrides: Sequence[str] = ()) -> Verification:
     """Check results/<scale>, which may be incomplete, against its records, its samples and the configs.
 
-    Raises:
-        UserError: the scale is unknown, or its folder does not exist, contains no results or was restored.
+    Raises UserError if the scale is unknown, or if its folder does not exist, contains no results or was restored.
     """
     config = load_config(scale, overrides=overrides)
     if not layout.root.is_dir():

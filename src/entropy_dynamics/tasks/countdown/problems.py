@@ -94,8 +94,7 @@ def canonical(text: str) -> str:
 def draw_problems(rules: Rules, rng: np.random.Generator, excluded: Collection[str]) -> Iterator[str]:
     """Yield random problems endlessly, except those whose canonical text is in `excluded`, which may grow meanwhile.
 
-    Raises:
-        UserError: hardly any problems are left.
+    Raises UserError if hardly any problems are left.
     """
     misses = 0
     while misses < PATIENCE:
