@@ -192,13 +192,9 @@ def _parser() -> argparse.ArgumentParser:
     report = stage("report", "Write report.html, one page with all tables, figures and claims so far.")
     watch = stage("watch", "Serve report.html on this machine only, and rewrite it while runs go on.")
     watch.add_argument("--port", type=_port, default=8000, help="port on 127.0.0.1 (default: 8000)")
+    other = "run to compare with: claims.json or its folder (default at the laptop scale: docs/reference/second)"
     for sub in (report, watch):
-        sub.add_argument(
-            "--compare",
-            type=Path,
-            metavar="RUN",
-            help="run to compare with: claims.json or its folder (default at the laptop scale: docs/reference/second)",
-        )
+        sub.add_argument("--compare", type=Path, metavar="RUN", help=other)
     summary = command("summary", "The verdicts and gains of a run in a few lines, and where its page is.")
     summary.add_argument("folder", type=_scale_folder, metavar="FOLDER", help="<results>/<scale>")
     compare = command("compare", "Compare the effects and verdicts of two complete runs.")
@@ -206,9 +202,8 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("--table", action="store_true", help="also print a table of all claims")
     compare.add_argument("--figure", type=_figure, metavar="FILE", help="also draw it: .png, .svg or .pdf")
 
-    archive = command(
-        "archive", "Write a folder for a data repository: counts, metrics, samples, data card, checksums."
-    )
+    about = "Write a folder for a data repository: counts, metrics, samples, data card, checksums."
+    archive = command("archive", about)
     archive.add_argument("folder", type=_scale_folder, metavar="FOLDER", help="<results>/<scale>")
     archive.add_argument("out", type=Path, metavar="OUT", help="a new folder, or one that this command wrote")
     archive.add_argument("--doi", type=_doi, help="the DOI that the repository has reserved for it")
@@ -217,28 +212,24 @@ def _parser() -> argparse.ArgumentParser:
     restore.add_argument("folders", type=Path, nargs="+", metavar="FOLDER", help="written by `archive`")
     restore.add_argument("--out", type=_scale_folder, required=True, metavar="OUT", help="a new folder results/<scale>")
 
-    def diagnostic(name: str, about: str, operand: str, nargs: str | None = None) -> argparse.ArgumentParser:
-        sub = command(name, about)
-        sub.add_argument("files", type=Path, metavar=operand, nargs=nargs)
-        return sub
-
-    passes = diagnostic("pass-at-k", "Unbiased Pass@k of graded samples, for all k.", "FILE", nargs="+")
+    passes = command("pass-at-k", "Unbiased Pass@k of graded samples, for all k.")
+    passes.add_argument("files", type=Path, metavar="FILE", nargs="+")
     passes.add_argument("--problem", metavar="COLUMN", help="column that identifies a problem")
     passes.add_argument("--correct", metavar="COLUMN", help="grade of a sample: 1: correct, missing: left out")
     passes.add_argument("--threshold", type=_finite, metavar="GRADE", help="smallest grade of a correct sample")
     power = "number of problems needed to detect a difference of D points, given the rates in one FILE"
     passes.add_argument("--power", type=_points, metavar="D", help=power)
-    dropped = "Which tokens of a batch each method drops, and where it pushes the entropy."
-    lens = diagnostic("lens", dropped, "FILE", nargs="?")
+    lens = command("lens", "Which tokens of a batch each method drops, and where it pushes the entropy.")
+    lens.add_argument("files", type=Path, metavar="FILE", nargs="?")
     lens.usage = "%(prog)s [-h] FILE [--methods METHOD ...] [--temperature TEMPERATURE] [--figure FILE]"
     lens.add_argument("--methods", nargs="+", metavar="METHOD", help="after FILE: name or name@parameter=value,...")
     lens.add_argument("--temperature", type=_positive, default=1.0, help="divisor of the logits (default: 1)")
-    entropy = diagnostic("entropy-watch", "When and why the entropy of a run fell or rose.", "RUN")
+    entropy = command("entropy-watch", "When and why the entropy of a run fell or rose.")
+    entropy.add_argument("files", type=Path, metavar="RUN")
     entropy.add_argument("--entropy", metavar="COLUMN", help="name of the entropy metric")
     check = command("entropy-check", "Check the entropy that a trainer logs, on a batch with known entropies.")
-    check.add_argument(
-        "value", type=_finite, nargs="?", metavar="VALUE", help="the trainer's result on the batch, nats"
-    )
+    nats = "the trainer's result on the batch, nats"
+    check.add_argument("value", type=_finite, nargs="?", metavar="VALUE", help=nats)
     check.add_argument("--write", type=_ending(".npz"), metavar="FILE", help="write the batch as .npz")
     for sub in (lens, entropy):
         sub.add_argument("--figure", type=_figure, metavar="FILE", help="also draw it: .png, .svg or .pdf")

@@ -31,12 +31,10 @@ def _layout(options: argparse.Namespace) -> Layout:
 
 
 def _config(options: argparse.Namespace) -> Config:
-    """The config of the scale, or of the model and the method that the command names."""
     return load_config(options.scale, getattr(options, "model", None), getattr(options, "method", None), options.set)
 
 
 def _scale_by_name(folder: Path) -> str:
-    """The scale that a results folder is named after."""
     known = known_names("scale")
     if known and folder.name not in known:
         unknown = f"unknown scale {folder.name!r}{nearest(folder.name, known)}"
@@ -244,9 +242,8 @@ def restore(options: argparse.Namespace) -> None:
     scale = load_config(_scale_by_name(options.out))
     for folder in options.folders:
         if (named := described(folder).scale) != scale.scale:
-            raise UserError(
-                f"{folder} was made at scale {named}, not {scale.scale}: restore it as {options.out.with_name(named)}"
-            )
+            out = options.out.with_name(named)
+            raise UserError(f"{folder} was made at scale {named}, not {scale.scale}: restore it as {out}")
     seeds = restore(options.folders, options.out, scale.evaluation.temperature)
     counts = " ".join(f"--set seeds.{group}={count}" for group, count in seeds.items())
     print(f"{options.out} has up to {seeds['tables']} seeds per method. To judge them, run:")

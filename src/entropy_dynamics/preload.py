@@ -176,7 +176,6 @@ def _send(client: socket.socket, number: int) -> None:
 
 
 def _sources() -> list[tuple[str, int]]:
-    """Names and modification times of the package's source files."""
     return sorted((str(path), path.stat().st_mtime_ns) for path in PACKAGE.rglob("*.py"))
 
 

@@ -188,7 +188,6 @@ class LogHandler(LogHandlerBase):
                     self._rewrite_page()
 
     def _rewrite_page(self) -> None:
-        """Rewrite the page in the background, unless it is being written."""
         if self.page is None or self.page.poll() is not None:
             quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
             self.page, self.page_is_old = subprocess.Popen(expected.page, **quiet), False
@@ -220,7 +219,6 @@ class LogHandler(LogHandlerBase):
         super().close()
 
     def _begun(self) -> list[float]:
-        """Start times of all running jobs that are not pending."""
         return [begun for job in self.running.values() if (begun := job.begun) is not None]
 
     def _record(self, job: Job, seconds: float) -> None:
@@ -273,7 +271,6 @@ def _named(rule: str, wildcards: dict[str, str]) -> str:
 
 
 def _steps(log: Path) -> list[tuple[str, str]]:
-    """Entropy and accuracy of the steps that a training run has logged."""
     return re.findall(LAST_STEP, log.read_text(encoding="utf-8", errors="replace")) if log.is_file() else []
 
 

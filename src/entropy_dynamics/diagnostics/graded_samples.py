@@ -71,10 +71,8 @@ def pass_at_k_table(
         tables.append(2 * _columns("difference", [share_interval((1 + curve[k - 1]) / 2) for k in ks]) - 100)
         band = simultaneous([curve])
         if np.isfinite(band.low).any():
-            gains, losses = _spans(band.low > 0), _spans(band.high < 0)
-            notes.append(
-                f"all k to {fewest} at once (95 % band): the second gains at k = {gains}, loses at k = {losses}"
-            )
+            changes = f"gains at k = {_spans(band.low > 0)}, loses at k = {_spans(band.high < 0)}"
+            notes.append(f"all k to {fewest} at once (95 % band): the second {changes}")
     return pd.concat([pd.DataFrame({"k": ks}), *tables], axis=1), notes
 
 
@@ -212,7 +210,6 @@ def _one_row_per_sample(frame: pd.DataFrame, problem: str | None) -> pd.DataFram
 
 
 def _rows(path: Path) -> pd.DataFrame:
-    """The rows of a file, or of all files directly in a folder."""
     if not path.is_dir():
         return read_table(path)
     if not (files := sorted(file for file in path.iterdir() if file.suffix in (".parquet", ".jsonl"))):

@@ -155,9 +155,8 @@ def _per_token(frame: pd.DataFrame, file: Path) -> pd.DataFrame:
     masks = [name for name in MASK if name in frame][:1]
     unknown = [name for name in map(str, frame.columns) if "mask" in name.lower()]
     if unknown and not masks:
-        raise UserError(
-            f"{file}: is {unknown[0]} 1 at the tokens that count? If so, rename it to {MASK[0]}, else remove it"
-        )
+        remedy = f"If so, rename it to {MASK[0]}, else remove it"
+        raise UserError(f"{file}: is {unknown[0]} 1 at the tokens that count? {remedy}")
     tokens = _exploded(frame, file, masks)
     for name in masks:
         if not tokens[name].isin([0, 1]).all():

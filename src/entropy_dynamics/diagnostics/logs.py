@@ -103,9 +103,8 @@ def read_metrics(run: Path, column: str | None = None) -> tuple[pd.DataFrame, st
     metrics = _numbers(pd.concat(rows)).groupby(level=0).last()
     if (entropy := first_logged(metrics, names)) is not None and np.isinf(entropy).any():
         nan = entropy.index[np.isinf(entropy)]
-        notes.append(
-            f"{source}: {entropy.name} is NaN at {len(nan)} of {entropy.count()} steps, first at step {nan[0]}"
-        )
+        steps = f"{len(nan)} of {entropy.count()} steps"
+        notes.append(f"{source}: {entropy.name} is NaN at {steps}, first at step {nan[0]}")
     return metrics.replace(np.inf, np.nan), source, notes
 
 

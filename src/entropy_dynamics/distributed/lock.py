@@ -47,10 +47,8 @@ def _lock(file: TextIO) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.seek(0)
-        holder = file.read()
-        raise UserError(
-            f"another job is writing this run: {holder}; if that has ended, because its node died, delete {file.name}"
-        ) from None
+        remedy = f"if that has ended, because its node died, delete {file.name}"
+        raise UserError(f"another job is writing this run: {file.read()}; {remedy}") from None
     except OSError as error:
         if error.errno not in NO_LOCKS:
             raise

@@ -128,5 +128,4 @@ def check_tokenizer(tokenizer: "PreTrainedTokenizerFast", source: Path, texts: I
 
 
 def _content(token: str | dict[str, Any]) -> str:
-    """A special token of tokenizer_config.json, which may be a string or an object with `content`."""
     return token if isinstance(token, str) else token["content"]

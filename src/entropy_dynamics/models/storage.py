@@ -32,10 +32,9 @@ def load_model(directory: Path | str, dtype: str = "float32") -> "PreTrainedMode
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
+    safe = {"use_safetensors": True, "trust_remote_code": False, "local_files_only": True}
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            directory, dtype=dtype, use_safetensors=True, trust_remote_code=False, local_files_only=True
-        )
+        model = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype, **safe)
     except (SafetensorError, OSError) as error:
         raise UserError(f"the model in {directory} is damaged ({error}): delete and recreate it") from error
     return model.eval()

@@ -130,9 +130,8 @@ def solution_batches(
         responses = [text + tokenizer.eos_token * ends for text, ends in written]
         prompts = tokenizer(texts, add_special_tokens=prompt_format == "completion")["input_ids"]
         encoded = tokenizer(responses, add_special_tokens=False)["input_ids"]
-        rows = [
-            (len(prompt), prompt + response[:max_new_tokens]) for prompt, response in zip(prompts, encoded, strict=True)
-        ]
+        both = zip(prompts, encoded, strict=True)
+        rows = [(len(prompt), prompt + response[:max_new_tokens]) for prompt, response in both]
         response_tokens = sum(len(row) - start for start, row in rows) / POOL
         rows.sort(key=lambda row: len(row[1]))
         for index in rng.permutation(POOL):

@@ -133,7 +133,6 @@ class NativeSampler(Sampler):
         return rollouts
 
     def _token_bytes(self) -> int:
-        """Bytes of the keys and values of one token."""
         config = self.model.config
         size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         return 2 * config.num_hidden_layers * config.num_key_value_heads * size * self.model.dtype.itemsize

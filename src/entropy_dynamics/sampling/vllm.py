@@ -206,7 +206,6 @@ class VLLMSampler(Sampler):
         self._wake("kv_cache")
 
     def _held(self, name: str) -> Tensor:
-        """The first rows of a weight in the engine, on the CPU."""
         [rows] = self._llm.apply_model(lambda model: model.get_parameter(name)[:COMPARED_ROWS].detach().cpu())
         return rows
 

@@ -29,13 +29,11 @@ def check_inputs(layout: Layout, target: Path, inputs: Mapping[Path, str]) -> No
     `target` is the stage's own output, which Snakemake can make together with all of its inputs.
     """
     scale, results = layout.root.name, layout.root.parent
+    options = f"--scale {scale}" + f" --results {results}" * (results != Path("results"))
+    everything = f"; all that is missing: snakemake --config scale={scale} -- {target}" * (results == Path("results"))
     for path, command in inputs.items():
         if not path.exists():
-            elsewhere = "" if results == Path("results") else f" --results {results}"
-            all_missing = "" if elsewhere else f"; all that is missing: snakemake --config scale={scale} -- {target}"
-            raise UserError(
-                f"no {path}; make it with: entropy-dynamics {command} --scale {scale}{elsewhere}{all_missing}"
-            )
+            raise UserError(f"no {path}; make it with: entropy-dynamics {command} {options}{everything}")
 
 
 def check_replaceable(result: Path, stage: str, config: Config | Mapping[str, Any]) -> None:

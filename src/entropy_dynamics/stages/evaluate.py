@@ -73,10 +73,8 @@ def evaluate(
         record |= provenance([layout.facts(model, method, seed), layout.problems(dataset)])
         names = [model, method, f"seed{seed}", *([] if at is None else [f"T{at:g}"]), dataset]
         shards = Shards(layout.shards("evaluation", *names), ranks, record | {"dataset": dataset})
-        stream = f"evaluation/{dataset}/seed{seed}"
-        frame = graded_samples(
-            configs[at], tokenizer, problems[dataset], prompts[dataset], sampler, shards, stream=stream, **settings
-        )
+        stream, asked = f"evaluation/{dataset}/seed{seed}", (problems[dataset], prompts[dataset])
+        frame = graded_samples(configs[at], tokenizer, *asked, sampler, shards, stream=stream, **settings)
         return frame, {"evaluation": settings, **record}, shards
 
     with nullcontext(sampler) if sampler else open_sampler(config, policy, tokenizer, ranks) as engine:

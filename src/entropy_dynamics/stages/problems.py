@@ -73,7 +73,6 @@ def split_problems(problems: list[Problem], size: int, seed: int) -> tuple[list[
 
 
 def _load(name: str, source: SetSource, data: DataConfig, others: dict[str, LoadedSet]) -> LoadedSet:
-    """The problems of a set that are in none of `others`."""
     exclude = [problem.text for other in others.values() for problem in other.problems]
     try:
         loaded = source.load(name, data.seed, exclude)

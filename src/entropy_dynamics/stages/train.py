@@ -208,6 +208,5 @@ def _token_samples(folder: Path, tokenizer: PreTrainedTokenizerBase, steps: int)
 def _check_kept(files: Sequence[Path]) -> None:
     """Raise UserError if one of `files` is gone: Snakemake removes a job's outputs before it starts its command."""
     if missing := [file for file in files if not file.exists()]:
-        raise UserError(
-            f"{missing[0]} is gone: another job of this run has begun; checkpoints are kept: run the same command again"
-        )
+        why = "another job of this run has begun; checkpoints are kept"
+        raise UserError(f"{missing[0]} is gone: {why}: run the same command again")

@@ -23,7 +23,8 @@ def verify(layout: Layout, scale: str, overrides: Sequence[str] = ()) -> Verific
     config = load_config(scale, overrides=overrides)
     if not layout.root.is_dir():
         raise UserError(f"no folder {layout.root}; make it with: snakemake --config scale={scale}")
-    if layout.root.joinpath("evaluations").is_dir() and not _recorded(layout):
+    recorded = layout.data.exists() or any(layout.root.rglob(f"*{PROVENANCE}"))  # problems come first
+    if layout.root.joinpath("evaluations").is_dir() and not recorded:
         restored = "was restored from published counts: it has no samples, so there is nothing to verify"
         raise UserError(f"{layout.root} {restored}")
     method_types()  # a mistake in a method's file is not one of the results
@@ -33,8 +34,3 @@ def verify(layout: Layout, scale: str, overrides: Sequence[str] = ()) -> Verific
     if not findings.checked:
         raise UserError(f"{layout.root} contains no results; make them with: snakemake --config scale={scale}")
     return findings
-
-
-def _recorded(layout: Layout) -> bool:
-    """Whether any stage was run here: problems come first, and all other results have records."""
-    return layout.data.exists() or any(layout.root.rglob(f"*{PROVENANCE}"))

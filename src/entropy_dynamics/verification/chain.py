@@ -26,7 +26,7 @@ class Chain:
     """Problems, models, pass rates, runs, evaluations and logit steps."""
 
     def __init__(self, layout: Layout, config: Config, overrides: Sequence[str], findings: Verification):
-        self.layout, self.config, self.overrides, self.findings = layout, config, overrides, findings
+        self.layout, self.config, self.findings = layout, config, findings
         self.made_by: dict[tuple[str | None, bool], list[Path]] = {}
         self.sha256 = cache(lambda path: sha256(path) if path.is_file() else None)
         self.settings = cache(
@@ -77,7 +77,6 @@ class Chain:
             self.findings.guarded(lambda file, entry=entry: self._problems(file, entry), self.layout.problems(name))
 
     def _problems(self, file: Path, entry: Record) -> None:
-        """Check the number and ids of a set in problems.json against its file."""
         if file.is_file():
             ids = self.problems(file.stem)
             facts = {"kept": len(ids), "ids_sha256": ids_sha256(ids)}.items()
@@ -85,7 +84,6 @@ class Chain:
             self.findings.add("modified", file, *wrong)
 
     def _source(self, file: Path, entry: Record, source: SetSource) -> None:
-        """Check the source of a set in problems.json against the config."""
         if entry["source"] == "file":
             self.findings.checked["hashes"] += 1
             if self.sha256(Path(entry["path"])) not in (None, entry["sha256"]):
@@ -233,7 +231,6 @@ class Chain:
         return here
 
     def _outputs(self, path: Path, record: Record, makes: Iterable[str]) -> None:
-        """Check outputs against their hashes; the record must have one for every file that the stage writes."""
         recorded = record.get("outputs", {})
         self.findings.add("modified", path, *(f"it has no hash of {name}" for name in makes if name not in recorded))
         self._hashes(path, recorded)

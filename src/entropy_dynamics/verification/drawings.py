@@ -65,7 +65,6 @@ class Drawings:
             self.findings.note("not checked", unsure, fact)
 
     def _experiment(self, file: Path) -> None:
-        """Check a table or figure, given its csv."""
         try:
             experiment = self.results.experiment(file.stem)
         except UserError as error:
@@ -128,16 +127,13 @@ class Drawings:
             runs = experiment.of(row["model"], row["method"])
             for dataset in experiment.evaluations:
                 frames = [read_parquet(run.evaluation_file(self.root, dataset)) for run in runs]
-                seeds = [
-                    frame.pivot(index="problem_id", columns="sample", values="correct").to_numpy() for frame in frames
-                ]
+                cells = {"index": "problem_id", "columns": "sample", "values": "correct"}
+                seeds = [frame.pivot(**cells).to_numpy() for frame in frames]
                 scores = {
                     "avg": [avg_at_k(seed) for seed in seeds],
                     "pass": [pass_at_k(seed, seed.shape[1]) for seed in seeds],
                 }
-                for metric in experiment.spec.metrics:
-                    if metric not in scores:  # it follows from the answers
-                        continue
+                for metric in filter(scores.__contains__, experiment.spec.metrics):  # others follow from the answers
                     self.findings.checked["scores"] += 1
                     name, expected = f"{dataset}_{metric}", 100 * np.mean(scores[metric])
                     if not abs(row[name] - expected) <= DIGITS:
@@ -146,7 +142,6 @@ class Drawings:
 
 
 def _most_seeds(path: Path) -> int | None:
-    """The largest number of seeds in a csv; None if it has no such column."""
     frame = pd.read_csv(path)
     return int(frame["seeds"].max()) if "seeds" in frame else None
 

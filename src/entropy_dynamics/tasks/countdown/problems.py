@@ -64,10 +64,8 @@ class Move(NamedTuple):
 
 def parse_problem(text: str) -> tuple[Counter[int], int]:
     """The numbers with their counts, and the target. Raises ValueError if the text is not a Countdown problem."""
-    match = _PROBLEM.fullmatch(
-        SENTENCE.sub(lambda part: f"{part[2]},{part[3]}={part[1]}".replace(" ", ""), text.strip())
-    )
-    if match is None:
+    text = SENTENCE.sub(lambda part: f"{part[2]},{part[3]}={part[1]}".replace(" ", ""), text.strip())
+    if (match := _PROBLEM.fullmatch(text)) is None:
         raise ValueError("the problem is not of the form 3,5,7=21")
     return Counter(map(int, match[1].split(","))), int(match[2])
 
