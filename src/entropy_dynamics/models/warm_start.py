@@ -38,18 +38,10 @@ def warm_start(
     """Train `model` in place, on its device, by cross-entropy on the response tokens of solutions, each used once.
 
     From random weights: Muon for the matrices of the blocks, AdamW for everything else. Pretrained: AdamW without
-    weight decay and with gradient clipping. Both: linear warm-up, linear decay. Deterministic for given batches, number
-    of threads and machine.
+    weight decay and with gradient clipping. Both: linear warm-up, linear decay. Deterministic for given batches (see
+    `solution_batches`), number of threads and machine. `progress` is called after every step with its loss.
 
-    Args:
-        batches: from `solution_batches`.
-        progress: called after every step with its loss.
-
-    Returns:
-        The loss of every step, nats per token.
-
-    Raises:
-        UserError: the loss is not finite.
+    Returns the loss of every step, nats per token. Raises UserError if it is not finite.
     """
     import torch
     from torch.nn.functional import cross_entropy
@@ -109,11 +101,8 @@ def solution_batches(
 ) -> Iterator[tuple["Tokens", "Tokens", float]]:
     """Yield right-padded batches endlessly: tokens, labels, and the mean number of response tokens per batch.
 
-    Labels are IGNORED outside the response.
-
-    Args:
-        exclude: texts of problems that must not be used.
-        prompt_format, variables: see `render_prompt`.
+    Labels are IGNORED outside the response. Problems with a text in `exclude` are not used. For `prompt_format` and
+    `variables` see `render_prompt`.
     """
     import torch
 

@@ -147,8 +147,7 @@ class VLLMSampler(Sampler):
     ) -> list[Rollout]:
         """See `Sampler.sample`. At temperature 0 `logp` is that of temperature 1.
 
-        Raises:
-            UserError: a prompt leaves no room for `max_new_tokens`, or memory runs out.
+        Raises UserError if a prompt leaves no room for `max_new_tokens`, or if memory runs out.
         """
         from vllm import SamplingParams
 

@@ -30,14 +30,9 @@ def clean_problems(raw: Iterable[RawProblem], task: Task) -> tuple[list[Problem]
     """Keep the rows that state a problem and an answer.
 
     Rows state the same problem if their texts have the same `Task.key`. The first of them is kept, or none if their
-    answers differ. A row without an id gets the first 16 hex digits of the SHA-256 of its text in lower
-    case with single blanks, which stays the same if the task recognizes more texts as the same problem.
-
-    Returns:
-        The kept problems in order, with stripped texts, and the number of dropped rows by reason.
-
-    Raises:
-        UserError: two different problems have the same id.
+    answers differ. A row without an id gets the first 16 hex digits of the SHA-256 of its text in lower case with
+    single blanks, which stays the same if the task recognizes more texts as the same problem. Returns the kept problems
+    in order, with stripped texts, and the number of dropped rows by reason. Raises UserError if two have the same id.
     """
     stated: dict[str, set[str]] = defaultdict(set)  # all answers to a problem, by key
     rows: list[tuple[RawProblem, str, str | None, str]] = []  # row, key, answer, reason if there is no answer

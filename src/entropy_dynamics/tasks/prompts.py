@@ -29,14 +29,11 @@ def render_prompt(
     """The prompt text that a model continues.
 
     "chat" is the tokenizer's chat template, with the task's instruction as the system message and the problem as the
-    user message; "completion" is the plain format that Trinity-RFT uses for base models.
+    user message; "completion" is the plain format that Trinity-RFT uses for base models. `variables` are those of the
+    chat template, such as `enable_thinking`; its date is always `TODAY`.
 
-    Args:
-        variables: variables of the chat template, such as `enable_thinking`. Its date is always `TODAY`.
-
-    Raises:
-        UserError: "chat" with a tokenizer that has no chat template, or with one that cannot render these messages,
-            does not have one of `variables`, or leaves out the instruction or the problem.
+    Raises UserError for "chat" with a tokenizer that has no chat template, or with one that cannot render these
+    messages, does not have one of `variables`, or leaves out the instruction or the problem.
     """
     if prompt_format == "completion":
         return preview_prompt(problem, prompt_format)

@@ -47,13 +47,9 @@ class RowsSource(SetSource):
 
     @abstractmethod
     def read(self, key: str = "data.train") -> list[RawProblem]:
-        """Read all rows.
+        """Read all rows; `key` is that of this source in the config, for messages.
 
-        Args:
-            key: the key of this source in the config, for messages.
-
-        Raises:
-            UserError: the source cannot be read, has no rows, lacks a column, or has an invalid id.
+        Raises UserError if the source cannot be read, has no rows, lacks a column, or has an invalid id.
         """
 
     def load(self, name: str, seed: int, exclude: Collection[str]) -> LoadedSet:
