@@ -43,19 +43,19 @@ def program() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal may lack characters such as an arrow
     codes: list[int] = []
-    atexit.register(_leave, codes)  # registered first, so it runs last
+
+    @atexit.register  # first, so it runs last
+    def leave() -> None:
+        if codes:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(codes[0])
+
     try:
         codes.append(main())
     except SystemExit as end:  # argparse's, with a code
         codes.append(int(end.code or 0))
     sys.exit(codes[0])
-
-
-def _leave(codes: list[int]) -> None:
-    if codes:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(codes[0])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -2,21 +2,21 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+import torch
 from omegaconf import OmegaConf
+from torch import Tensor
 
 from entropy_dynamics.analysis.lens import PARTS
 from entropy_dynamics.config import known_names, split_method
+from entropy_dynamics.core.metrics import entropy_metrics, lens_metrics
+from entropy_dynamics.core.objective import effective_advantages, weighted_sum
+from entropy_dynamics.core.token_stats import TokenStats, token_stats
 from entropy_dynamics.diagnostics.logs import NATS_ROUNDING, column, read_table
 from entropy_dynamics.errors import UserError
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from entropy_dynamics.core.token_stats import TokenStats
+from entropy_dynamics.methods import load_method, method_types
 
 LOGP = ("logp", "logprob", "log_prob", "old_log_probs")
 ENTROPY, ADVANTAGE = ("entropy", "entropys"), ("advantage", "advantages")
@@ -41,13 +41,9 @@ def lens_table(file: Path, methods: Sequence[str] = METHODS, temperature: float 
     Raises:
         UserError: an unreadable file, a missing column, a non-finite value, no token in the mask, or an unknown method.
     """
-    import torch
-
-    from entropy_dynamics.core.token_stats import TokenStats, token_stats
-
     frame = _per_token(read_table(file), file)
 
-    def tensor(names: Sequence[str], what: str) -> "Tensor":  # [token, 1], logits [token, 1, vocabulary]
+    def tensor(names: Sequence[str], what: str) -> Tensor:  # [token, 1], logits [token, 1, vocabulary]
         values = column(frame, file, None, names, what)
         try:
             stacked = np.stack(values.to_numpy()).astype(np.float32)
@@ -110,14 +106,8 @@ def draw(table: pd.DataFrame, path: Path) -> None:
         save(figure, "The S* lens of one batch", path)
 
 
-def _row(entry: str, stats: "TokenStats", advantages: "Tensor", centered: bool) -> dict[str, object]:
+def _row(entry: str, stats: TokenStats, advantages: Tensor, centered: bool) -> dict[str, object]:
     """The table row of a method; tensors are [token, 1]. No numbers if it needs whole rollouts or an unknown E[S]."""
-    import torch
-
-    from entropy_dynamics.core.metrics import entropy_metrics, lens_metrics
-    from entropy_dynamics.core.objective import effective_advantages, weighted_sum
-    from entropy_dynamics.methods import load_method, method_types
-
     name, params = split_method(entry)
     if name not in method_types() and name in known_names("method"):
         raise UserError(
@@ -133,7 +123,7 @@ def _row(entry: str, stats: "TokenStats", advantages: "Tensor", centered: bool) 
     coefficients = method.loss_coefficients(stats, advantages, mask)
     multipliers = weights / method.divisors(weights, mask, torch.zeros(len(mask), dtype=torch.long))
 
-    def loss_of(logp: "Tensor", entropy: "Tensor") -> "Tensor":
+    def loss_of(logp: Tensor, entropy: Tensor) -> Tensor:
         loss = method.token_loss(logp, stats.logp, advantages, mask, entropy=entropy, coefficients=coefficients)
         return weighted_sum(loss, multipliers)
 

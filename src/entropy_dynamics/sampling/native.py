@@ -28,6 +28,9 @@ from entropy_dynamics.engines import CACHE_SHARE
 from entropy_dynamics.models.storage import load_model
 from entropy_dynamics.sampling import Prompt, Rollout, Sampler, end_tokens, sample_seed
 
+Tokens, Attention = Int[Tensor, "row token"], Shaped[Tensor, "row ..."]
+Logits = Float[Tensor, "row vocabulary"]
+Places, Uniforms = Int[Tensor, " sample"], Float[Tensor, " sample"]
 # Tokens with which all prompts of a batch begin, such as a system message, run once if they are at least this many.
 SHARED = 16
 PART = 128  # probabilities are summed in parts of this size, and one part is searched: divides most vocabularies
@@ -200,19 +203,13 @@ class NativeSampler(Sampler):
         generated = zip(names, responses.T.tolist(), sizes, reasons, values, strict=True)
         return [Rollout(*name, ids[:size], reason, logp and logp[:size]) for name, ids, size, reason, logp in generated]
 
-    def _forward(
-        self,
-        ids: Int[Tensor, "row token"],
-        attention: Shaped[Tensor, "row ..."] | None,
-        positions: Int[Tensor, "row token"],
-        cache: Cache,
-    ) -> Float[Tensor, "row vocabulary"]:
+    def _forward(self, ids: Tokens, attention: Attention | None, positions: Tokens, cache: Cache) -> Logits:
         """Logits after the last of `ids`."""
         inputs = {"input_ids": ids, "attention_mask": attention, "position_ids": positions}
         hidden = self.model.model(**inputs, past_key_values=cache, use_cache=True).last_hidden_state
         return self.model.lm_head(hidden[:, -1])
 
-    def _decoding_mask(self, attention: Int[Tensor, "row token"], max_new_tokens: int) -> Shaped[Tensor, "row ..."]:
+    def _decoding_mask(self, attention: Tokens, max_new_tokens: int) -> Attention:
         """One attention mask for all decoding steps, of which each step uses the leading columns.
 
         This is the mask that transformers would derive from `attention` at every step, if it depends on `attention`
@@ -297,12 +294,7 @@ def _noise_table(device: torch.device) -> Float[Tensor, " size"]:
     return torch.randn(2**17, generator=torch.Generator().manual_seed(0)).to(device)
 
 
-def _draw(
-    logits: Float[Tensor, "row vocabulary"],
-    temperature: float,
-    uniforms: Float[Tensor, " sample"],
-    row: Int[Tensor, " sample"],
-) -> Int[Tensor, " sample"]:
+def _draw(logits: Logits, temperature: float, uniforms: Uniforms, row: Places) -> Places:
     """Tokens by inverse-CDF sampling from the logits in `row`; `uniforms` are in [0, 1)."""
     if temperature == 0:
         return logits.argmax(-1)[row]
@@ -314,9 +306,7 @@ def _draw(
     return part * PART + _search(parts[row, part], rest)[0]
 
 
-def _search(
-    weights: Float[Tensor, "sample place"], uniforms: Float[Tensor, " sample"]
-) -> tuple[Int[Tensor, " sample"], Float[Tensor, " sample"]]:
+def _search(weights: Float[Tensor, "sample place"], uniforms: Uniforms) -> tuple[Places, Uniforms]:
     """Places drawn in proportion to `weights`, and each uniform relative to its place: a uniform for the next draw."""
     cumulative = weights.cumsum(-1, dtype=torch.float64)
     # Rounding may leave the last sum slightly off 1; scaling the uniform keeps the place inside.

@@ -59,8 +59,6 @@ class Chain:
         named = (record.with_name(record.name.removesuffix(f".{PROVENANCE}") + ".parquet") for record in records)
         return sorted(path for path in {*pattern.parent.glob(pattern.name), *named} if path.name[0] != ".")
 
-    # One check per kind of result
-
     def _problem_sets(self, path: Path) -> None:
         if not (report := self._json(path)):
             return
@@ -190,8 +188,6 @@ class Chain:
                 fact = f"{column} is {getattr(row, column)} for answer {row.answer}, finish reason {row.finish_reason}"
                 where = f"problem {row.problem_id}, sample {row.sample}"
                 self.findings.add("modified", file, f"{where}: {fact}; {off.sum()} such rows")
-
-    # Records
 
     def _record(self, made: Path, needed: Iterable[Path], *stage_of_run: str, **changed: Any) -> Record:
         """The record of a parquet file or a run, after checking its hashes and, for a `stage_of_run`, its config.
