@@ -32,19 +32,17 @@ DETECTED = norm.isf(0.025) + norm.isf(0.1)  # size of a difference that is detec
 def pass_at_k_table(
     files: Sequence[Path], problem: str | None, correct: str | None, threshold: float | None
 ) -> tuple[pd.DataFrame, list[str]]:
-    """Pass@k in percent for k = 1, 2, 4, ... up to the smallest number of samples of a problem in any file.
+    """Pass@k in percent for k = 1, 2, 4, ... up to the smallest number of samples of a problem in any file, and notes.
+
+    The table has one row per k. For each file, named by the part of its path that distinguishes it, and for each part
+    of a file (see `_parts`), it has the value and the bounds of its 95 % interval over problems; for two of them, also
+    those of the second minus the first on the problems that both have. There is a note for each file that lacks grades,
+    one if a file has problems that the other lacks, and one about the difference at all k at once (`simultaneous`).
 
     Args:
         problem, correct: column names, if not among the known ones. Samples without a grade are left out, which is
             unbiased if grades are missing independently of the answer.
         threshold: smallest grade of a correct answer; None: grades are true or false, 1, 0 or -1, and 1 is correct.
-
-    Returns:
-        A table and notes. The table has one row per k. For each file, named by the part of its path that distinguishes
-        it, and for each part of a file (see `_parts`), it has the value and the bounds of its 95 % interval over
-        problems; for two of them, also those of the second minus the first on the problems that both have. There is a
-        note for each file that lacks grades, one if a file has problems that the other lacks, and one about the
-        difference at all k at once (`simultaneous`).
 
     Raises:
         UserError: an unreadable file, a folder without files, a missing column, samples without a problem, no grades
@@ -82,22 +80,16 @@ def power_table(
     """Number of problems of this kind needed to detect a difference of Pass@k with 90 % power, by samples per problem.
 
     Assumes that two independent runs sample each problem with the rate seen in this file, and that one of them is
-    better by `difference` on all problems. The variance of a problem's difference is then twice that of its estimate.
-    The test is the two-sided test of the paired mean at 95 %. If the difference varies between problems, more of them
+    better by `difference` points on all problems. The variance of a problem's difference is then twice that of its
+    estimate. The test is the two-sided test of the paired mean at 95 %. If the difference varies between problems, more
     are needed.
 
-    Args:
-        difference: of Pass@k, in points.
-        problem, correct, threshold: as in `pass_at_k_table`.
+    The table has one row per number of samples (half, once, twice and four times that of the file) and one column per k
+    up to half the file's samples, beyond which the variance has no unbiased estimate; NaN if the file shows no
+    variance. There is a note if grades are missing. For the other arguments see `pass_at_k_table`.
 
-    Returns:
-        A table and notes. The table has one row per number of samples (half, once, twice and four times that of the
-        file) and one column per k up to half the file's samples, beyond which the variance has no unbiased estimate;
-        NaN if the file shows no variance. There is a note if grades are missing.
-
-    Raises:
-        UserError: as for `pass_at_k_table`; the file has several parts; a problem has only one sample; or every problem
-            is always or never solved.
+    Raises UserError as `pass_at_k_table` does, and if the file has several parts, if a problem has only one sample, or
+    if every problem is always or never solved.
     """
     parts, note = _counts(file, problem, correct, threshold)
     if len(parts) > 1:
@@ -159,13 +151,8 @@ def _counts(
         )
     ids = ids.astype(str)  # TRL's prompts may be lists of messages
     of_part = grades.groupby(_parts(frame, ids, file)[grades.index], observed=True)
-    counts = {
-        str(part): (of_one >= (1 if threshold is None else threshold))
-        .groupby(ids)
-        .agg(["size", "sum"])
-        .rename(columns={"size": "samples", "sum": "correct"})
-        for part, of_one in of_part
-    }
+    right = {str(part): of_one >= (1 if threshold is None else threshold) for part, of_one in of_part}
+    counts = {part: flags.groupby(ids).agg(samples="size", correct="sum") for part, flags in right.items()}
     missing, left = len(values) - len(grades), f"{ids[grades.index].nunique()} of {ids.nunique()} problems are left"
     note = f"{file}: {missing} of {len(values)} samples have no {values.name} and are left out; {left}"
     return counts, note if missing else ""

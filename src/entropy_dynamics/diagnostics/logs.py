@@ -66,19 +66,18 @@ def column(frame: pd.DataFrame, path: Path, wanted: str | None, known: Sequence[
 
 
 def read_metrics(run: Path, column: str | None = None) -> tuple[pd.DataFrame, str, list[str]]:
-    """Read the metrics of a run.
+    """The metrics of a run, one row per step with the index `step` (of several values for a step, the last), the file
+    they are from, and how many more; and notes.
+
+    There is a note for each file that logs the entropy of a step more than once, and one for an entropy of NaN, as
+    opposed to a step without entropy. Parquet files do not distinguish the two: a null is NaN in the `entropy` of our
+    metrics.parquet, which has one in every row, and missing in others.
 
     Args:
         run: our metrics.parquet, TRL's trainer_state.json, metrics as JSONL (prime-rl, Tinker, verl's file logger), a
             CSV file exported by W&B or TensorBoard or any parquet file; or a folder that contains one of these. If a
             folder has several kinds, the first one that logs an entropy is used.
         column: the entropy column; by default the first of `ENTROPY` that exists.
-
-    Returns:
-        The metrics, one row per step, with the index `step` (of several values for a step, the last); the file they
-        are from, and how many more; and notes. There is a note for each file that logs the entropy of a step more than
-        once, and one for an entropy of NaN, as opposed to a step without entropy. Parquet files do not distinguish the
-        two: a null is NaN in the `entropy` of our metrics.parquet, which has one in every row, and missing in others.
 
     Raises:
         UserError: no such file, it is unreadable, it has no rows or several runs, or a step or an entropy is infinite
@@ -100,7 +99,9 @@ def read_metrics(run: Path, column: str | None = None) -> tuple[pd.DataFrame, st
     rows = [frame for frame in frames.values() if len(frame)]
     if first.name == CHECKPOINT:  # checkpoint-9 sorts after checkpoint-10, but is the earlier one
         rows.sort(key=lambda frame: frame.index.max())
-    metrics = _numbers(pd.concat(rows)).groupby(level=0).last()
+    logged = pd.concat(rows)
+    texts = logged.select_dtypes(exclude=["number", "bool"]).map(_number).dropna(axis=1, how="all")  # also hold numbers
+    metrics = pd.concat([logged.select_dtypes("number"), texts], axis=1).groupby(level=0).last()
     if (entropy := first_logged(metrics, names)) is not None and np.isinf(entropy).any():
         nan = entropy.index[np.isinf(entropy)]
         steps = f"{len(nan)} of {entropy.count()} steps"
@@ -198,12 +199,6 @@ def _finite(values: pd.Series) -> pd.Series:
         where = f"at step {label}" if values.index.name == "step" else f"in row {label + 1}"
         raise ValueError(f"{values.name} is {value:.60} {where}; it should be a finite number")
     return numbers
-
-
-def _numbers(frame: pd.DataFrame) -> pd.DataFrame:
-    """The numeric columns, including numbers stored as text."""
-    texts = frame.select_dtypes(exclude=["number", "bool"]).map(_number).dropna(axis=1, how="all")
-    return pd.concat([frame.select_dtypes("number"), texts], axis=1)
 
 
 def _number(value: Any) -> float:

@@ -44,9 +44,8 @@ def acts_for_stage() -> bool:
 def run_on_ranks(config: "Config", arguments: Sequence[str]) -> None:
     """Run `entropy-dynamics <arguments>` on `hardware.ranks` ranks and wait for them.
 
-    Raises:
-        Unfinished: raised by a rank.
-        UserError: the machine has too few GPUs, this is not a SLURM job (several nodes), or a rank failed.
+    Raises Unfinished if a rank does, and UserError if the machine has too few GPUs, if this is not a SLURM job (several
+    nodes), or if a rank failed.
     """
     hardware = config.hardware
     if hardware.nodes > 1:
@@ -60,13 +59,8 @@ def start_ranks(count: int, command: Sequence[str]) -> None:
     """Run `command` on `count` ranks and wait for them. All have ended when this returns or raises.
 
     Rank 0 writes to this terminal. Of the others, only the first to fail shows the end of its stderr. SIGURG is
-    forwarded to all ranks.
-
-    Raises:
-        Unfinished: raised by a rank.
-        UserError: a rank failed; the message has its number and its exit code or signal.
-        KeyboardInterrupt: Ctrl-C.
-        SystemExit: SIGTERM.
+    forwarded to all ranks. Raises Unfinished if a rank does, UserError with its number and its exit code or signal if a
+    rank failed, KeyboardInterrupt on Ctrl-C, and SystemExit on SIGTERM.
     """
     ranks: list[subprocess.Popen[bytes]] = []
     with tempfile.TemporaryDirectory(prefix="entropy-dynamics-ranks-") as folder:

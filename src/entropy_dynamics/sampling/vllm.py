@@ -83,6 +83,9 @@ class VLLMSampler(Sampler):
     ):
         """Start an engine.
 
+        Raises UserError if vLLM is not installed, if there is no such model, or if vLLM cannot serve it here (the
+        message names the key to change).
+
         Args:
             directory: a model saved by transformers, with safetensors. Its tokenizer and its generation defaults
                 (top-k, top-p, temperature) are ignored.
@@ -90,10 +93,6 @@ class VLLMSampler(Sampler):
             max_tokens: maximum length of a prompt and its response together.
             batch_size: number of sequences generated at a time.
             sleeps: let `sleep` free the engine's memory on a GPU; elsewhere it is a no-op.
-
-        Raises:
-            UserError: vLLM is not installed, or there is no such model, or vLLM cannot serve it here (the message names
-                the key to change).
         """
         check_model_directory(directory)
         os.environ.update(SETTINGS)
@@ -160,19 +159,10 @@ class VLLMSampler(Sampler):
         # One request per sample, because vLLM derives the seeds of a request's samples from one another. The prefix
         # cache still prefills each prompt only once.
         names = [(prompt, sample) for prompt in prompts for sample in range(samples)]
-        settings = [
-            SamplingParams(
-                temperature=temperature,
-                seed=sample_seed(stream, prompt.problem_id, sample) % 2**63,
-                max_tokens=max_new_tokens,
-                stop_token_ids=list(self.end_tokens),
-                ignore_eos=True,
-                logprobs=0,
-                flat_logprobs=True,
-                detokenize=False,
-            )
-            for prompt, sample in names
-        ]
+        common = {"temperature": temperature, "max_tokens": max_new_tokens, "ignore_eos": True, "detokenize": False}
+        common |= {"logprobs": 0, "flat_logprobs": True}
+        seeds = (sample_seed(stream, prompt.problem_id, sample) % 2**63 for prompt, sample in names)
+        settings = [SamplingParams(seed=seed, stop_token_ids=list(self.end_tokens), **common) for seed in seeds]
         requests = [{"prompt_token_ids": list(prompt.token_ids)} for prompt, _ in names]
         if "weights" in self._asleep:
             raise RuntimeError("vLLM was asked to sample after a sleep without a push: it has no weights")

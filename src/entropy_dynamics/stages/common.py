@@ -55,11 +55,8 @@ def make_prompts(
 ) -> list[Prompt]:
     """The prompts of `problems` for the configured model.
 
-    Args:
-        drop_long: leave out prompts over sampling.max_prompt_tokens. A training set may shrink, a test set must not.
-
-    Raises:
-        UserError: a prompt is over the limit or, with `drop_long`, all are.
+    With `drop_long`, those over sampling.max_prompt_tokens are left out; a training set may shrink, a test set must
+    not. Raises UserError if a prompt is over the limit or, with `drop_long`, if all are.
     """
     limit = config.sampling.max_prompt_tokens
     settings = config.model.prompt_format, config.model.chat_template_kwargs

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +47,8 @@ def evaluate(
     if method == BASE and seed != config.untrained(model, seed):
         raise UserError(f"--seed {seed}: {model} is pretrained, so it exists once, with seed 0")
     run = f"--model {model} --seed {seed}" if method == BASE else f"--model {model} --method {method} --seed {seed}"
-    files = {
-        (at, dataset): layout.samples(model, method, seed, dataset, at)
-        for at in temperatures or [None]
-        for dataset in datasets
-    }
+    sets = product(temperatures or [None], datasets)
+    files = {(at, dataset): layout.samples(model, method, seed, dataset, at) for at, dataset in sets}
     needed = {layout.policy(model, method, seed): f"{'model' if method == BASE else 'train'} {run}"}
     needed |= {layout.problems(dataset): "problems" for dataset in datasets}
     check_inputs(layout, next(iter(files.values())), needed)

@@ -16,13 +16,7 @@ from entropy_dynamics.config import BASE, TRAIN, RunConfig, settings_of, shorter
 from entropy_dynamics.distributed.precision import precision_on
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.errors import NotFiniteError, UserError
-from entropy_dynamics.models.storage import (
-    check_model_directory,
-    load_model,
-    load_tokenizer,
-    save_description,
-    save_policy,
-)
+from entropy_dynamics.models import storage
 from entropy_dynamics.results.files import read_json, read_parquet, write_json, write_parquet, write_text, written_whole
 from entropy_dynamics.results.layout import CONFIG, FACTS, METRICS, PROVENANCE, Layout
 from entropy_dynamics.results.provenance import other_hashes, provenance, weight_hashes
@@ -44,12 +38,9 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
     """Train a model with a method and a seed, and evaluate the policy with the engine of the training run.
 
     The run's directory is written atomically. An interrupted run resumes from its last checkpoint with the same config
-    and inputs, if there is one.
-
-    Raises:
-        Unfinished: the time limit is near, or SIGURG was received. A checkpoint of the latest step has been saved.
-        UserError: a mistake in the config, a non-finite loss, an engine that disagrees with the trainer, or files that
-            another job has removed meanwhile.
+    and inputs, if there is one. Raises Unfinished, after it has saved a checkpoint of the latest step, if the time
+    limit is near or SIGURG was received; and UserError for a mistake in the config, a non-finite loss, an engine that
+    disagrees with the trainer, or files that another job has removed meanwhile.
     """
     ranks = ranks or Ranks()
     if config.method.name == BASE:
@@ -62,8 +53,8 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
     base, pass_rates = layout.model(model_name, untrained), layout.pass_rates(filtered)
     needed = {layout.problems(TRAIN): "problems", base: f"model --model {model_name} --seed {untrained}"}
     check_inputs(layout, out / METRICS, needed | {pass_rates: f"pass_rates --seed {filtered}"})
-    check_model_directory(base, config)
-    tokenizer = load_tokenizer(base)
+    storage.check_model_directory(base, config)
+    tokenizer = storage.load_tokenizer(base)
     rates = read_parquet(pass_rates)
     config.pass_rates.check_keeps_some(rates["rate"])
     kept = set(rates["problem_id"][config.pass_rates.keeps(rates["rate"])])
@@ -89,12 +80,12 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
         # The native engine samples from the policy itself if that is not sharded. Any other engine is opened first, as
         # vLLM reserves its share of a GPU's memory at startup.
         shared = config.engine.in_trainer and ranks.mesh is None
-        model = load_model(base).to(ranks.device) if shared else None
+        model = storage.load_model(base).to(ranks.device) if shared else None
         sampler = stack.enter_context(open_sampler(config, base, tokenizer, ranks, model=model, with_training=True))
         sampler.sleep()  # frees memory for the trainer; the first push wakes it
         policy = load_trained_policy(base, config.training, ranks, model)
         with TemporaryDirectory() as trial:  # a policy that cannot be saved fails now, not after training
-            save_description(policy.model, tokenizer, Path(trial))
+            storage.save_description(policy.model, tokenizer, Path(trial))
 
         def validate() -> dict[str, float]:
             rollouts = sampler.sample(
@@ -153,7 +144,7 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
         weights = policy.weights(sampler.weights_dtype)
         if ranks.is_main:
             with written_whole(out) as directory:
-                save_policy(policy.model, tokenizer, directory / "policy", weights)
+                storage.save_policy(policy.model, tokenizer, directory / "policy", weights)
                 facts = read_json(base / FACTS) | {"method": method_name, "seed": seed}
                 for key in ("outputs", "config"):  # the base model's; the run's are in its provenance and config.yaml
                     facts.pop(key, None)
@@ -171,7 +162,10 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
         trainer.push()
         samples = evaluate(config, layout, method_name, seed, ranks=ranks, sampler=sampler)
     if ranks.is_main:  # only now, because Snakemake removes the run if the job fails before
-        _check_kept([out / METRICS, out / CONFIG, out / PROVENANCE, out / "policy" / FACTS, *samples])
+        made = (out / METRICS, out / CONFIG, out / PROVENANCE, out / "policy" / FACTS, *samples)
+        if missing := [file for file in made if not file.exists()]:  # Snakemake removes a job's outputs as it begins
+            why = "another job of this run has begun; checkpoints are kept"
+            raise UserError(f"{missing[0]} is gone: {why}: run the same command again")
         checkpoints.delete()
     return out
 
@@ -203,10 +197,3 @@ def _token_samples(folder: Path, tokenizer: PreTrainedTokenizerBase, steps: int)
         write_token_samples(path, batch.groups, batch.mask, ids, *of_tokens, text, response)
 
     return keep
-
-
-def _check_kept(files: Sequence[Path]) -> None:
-    """Raise UserError if one of `files` is gone: Snakemake removes a job's outputs before it starts its command."""
-    if missing := [file for file in files if not file.exists()]:
-        why = "another job of this run has begun; checkpoints are kept"
-        raise UserError(f"{missing[0]} is gone: {why}: run the same command again")

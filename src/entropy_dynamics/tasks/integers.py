@@ -90,9 +90,8 @@ def parse_integer(text: str) -> str | None:
     1\,234), a decimal point followed only by zeros (25.0), and around them LaTeX that changes only the layout: blanks,
     braces, fonts, colors, dollar signs. One unit may follow: degrees (^\circ, °, ^\circ C), percent (\%, %; 50\% is
     50), words in \text{}, a single bare word after a blank, or cm, kg, m/s and the like without one, each with an
-    exponent 2 or 3, except multipliers ("million").
-    Rejected: fractions, powers, scientific notation, equations, bases (52_8), lists, parentheses, words, digits other
-    than 0-9.
+    exponent 2 or 3, except multipliers ("million"). Rejected: fractions, powers, scientific notation, equations, bases
+    (52_8), lists, parentheses, words, digits other than 0-9.
     """
     if len(text) > MAX_LENGTH:
         return None

@@ -45,15 +45,9 @@ def render_prompt(
     for key in variables:
         if not re.search(rf"\b{re.escape(key)}\b", template):
             raise UserError(f"model.chat_template_kwargs: the chat template of {name} has no variable {key!r}")
+    settings = {"tokenize": False, "add_generation_prompt": True, "strftime_now": TODAY.strftime}
     try:
-        text = tokenizer.apply_chat_template(
-            messages,
-            chat_template=template,
-            tokenize=False,
-            add_generation_prompt=True,
-            strftime_now=TODAY.strftime,
-            **variables,
-        )
+        text = tokenizer.apply_chat_template(messages, chat_template=template, **settings, **variables)
     except Exception as error:  # templates are programs
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(
