@@ -21,14 +21,12 @@ from entropy_dynamics.distributed.attempts import begin_attempt, end_early
 from entropy_dynamics.distributed.launch import STARTER, end_with_parent, launched
 from entropy_dynamics.errors import Unfinished, UserError, closest, nearest
 
-EXTRAS = {  # package -> the extra of this project that it comes with
-    **dict.fromkeys(("transformers", "snakemake", "datasets", "safetensors", "jinja2", "markupsafe"), "harness"),
-    **dict.fromkeys(("filelock", "tabulate", "tqdm"), "harness"),
-    **dict.fromkeys(("tensorboard", "wandb", "trackio"), "trackers"),
-    "matplotlib": "plot",
+EXTRAS = {  # extra of this project -> packages that come with it
+    "harness": "transformers snakemake datasets safetensors jinja2 markupsafe filelock tabulate tqdm",
+    "trackers": "tensorboard wandb trackio",
+    "plot": "matplotlib",
     "vllm": "vllm",
-    "sentencepiece": "internlm3",
-    "google": "internlm3",  # google: protobuf
+    "internlm3": "sentencepiece google",  # google: protobuf
 }
 
 
@@ -89,9 +87,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        if package not in EXTRAS:
+        extra = next((extra for extra, packages in EXTRAS.items() if package in packages.split()), None)
+        if extra is None:
             raise
-        extra = EXTRAS[package]
         print(f"error: {package} is not installed; it comes with this project's extra {extra!r}", file=sys.stderr)
         return 2
     except Unfinished:  # rank 0 has printed a note

@@ -108,11 +108,9 @@ def open_sampler(
 ) -> Iterator[Sampler]:
     """Context manager: the configured engine with the policy in `directory`, opened by its module; one per rank.
 
-    Raises UserError if the engine cannot serve this model here.
-
-    Args:
-        model: the policy in training, from which the native engine samples instead of `directory`.
-        with_training: weights will be pushed, and the engine frees the GPU for training between calls.
+    `model` is the policy in training, from which the native engine samples instead of `directory`. `with_training`:
+    weights will be pushed, and the engine frees the GPU for training between calls. Raises UserError if the engine
+    cannot serve this model here.
     """
     from entropy_dynamics.distributed.precision import PRECISIONS  # imports torch
 

@@ -7,6 +7,7 @@ token, and finished sequences leave the batch.
 
 import math
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from functools import cache, partial
 from itertools import takewhile
 from pathlib import Path
@@ -94,31 +95,24 @@ class PreallocatedLayer(DynamicLayer):
         self._show(len(indices), length)
 
 
+@dataclass(eq=False)
 class NativeSampler(Sampler):
     """Samples from `model`, always with its current weights."""
 
     returns_logp = False  # the model is the policy itself, so there is nothing to compare
     precision = torch.float32  # dtype of matrix products
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        *,
-        end_tokens: Collection[int],
-        batch_size: int,
-        logit_noise: float = 0.0,
-        cache_bytes: float = math.inf,
-    ):
-        """
-        Args:
-            end_tokens: each of them ends a response.
-            batch_size: maximum number of sequences generated at a time; bounds memory, does not change results.
-            logit_noise: standard deviation of Gaussian noise added to the logits.
-            cache_bytes: maximum size of the KV cache, where it holds at least one sequence. It is allocated at full
-                length, so it bounds the number of sequences generated at a time, too.
-        """
-        self.model, self.batch_size, self.logit_noise = model, batch_size, logit_noise
-        self.end_tokens, self.cache_bytes = end_tokens, cache_bytes
+    model: PreTrainedModel
+    _: KW_ONLY
+    end_tokens: Collection[int]
+    """Each of them ends a response."""
+    batch_size: int
+    """Maximum number of sequences generated at a time; bounds memory, does not change results."""
+    logit_noise: float = 0.0
+    """Standard deviation of Gaussian noise added to the logits."""
+    cache_bytes: float = math.inf
+    """Maximum size of the KV cache, where it holds at least one sequence. It is allocated at full length, so it bounds
+    the number of sequences generated at a time, too."""
 
     @torch.inference_mode()
     def sample(

@@ -32,13 +32,12 @@ def evaluate(
 ) -> list[Path]:
     """Sample `datasets` from the trained policy (or the base model, method `base`) and write a parquet file for each.
 
-    Each file has its provenance next to it. An interrupted call resumes after the last finished shard. Raises UserError
-    if the config has no number of samples for a data set, or if a file is missing.
+    Each file has its provenance next to it. An interrupted call resumes after the last finished shard. By default, all
+    evaluation sets of the config are sampled, at its temperature. With `temperatures`, the files of each are in a
+    separate folder. `sampler` is an engine that already holds the policy, such as the training run's; by default one is
+    opened.
 
-    Args:
-        datasets: by default all evaluation sets of the config.
-        sampler: an engine that already holds the policy, such as the training run's; by default one is opened.
-        temperatures: used instead of the config's; the files of each are in a separate folder.
+    Raises UserError if the config has no number of samples for a data set, or if a file is missing.
     """
     ranks, datasets = ranks or Ranks(), list(dict.fromkeys(datasets or config.data.evaluation))
     if unknown := [dataset for dataset in datasets if dataset not in config.evaluation.samples]:

@@ -37,13 +37,12 @@ def clean_problems(raw: Iterable[RawProblem], task: Task) -> tuple[list[Problem]
     stated: dict[str, set[str]] = defaultdict(set)  # all answers to a problem, by key
     rows: list[tuple[RawProblem, str, str | None, str]] = []  # row, key, answer, reason if there is no answer
     for row in raw:
-        if not isinstance(row.text, str) or not row.text.strip():
-            rows.append((row, "", None, NO_TEXT))
-            continue
-        key = sys.intern(task.key(row.text.strip()))  # raw DAPO repeats each text a hundred times
-        answer, reason = _read_answer(row.answer, row.text, task)
-        if reason != NO_ANSWER:
-            stated[key].add(answer or reason)
+        key, answer, reason = "", None, NO_TEXT
+        if isinstance(row.text, str) and row.text.strip():
+            key = sys.intern(task.key(row.text.strip()))  # raw DAPO repeats each text a hundred times
+            answer, reason = _read_answer(row.answer, row.text, task)
+            if reason != NO_ANSWER:
+                stated[key].add(answer or reason)
         rows.append((row, key, answer, reason))
 
     kept: dict[str, Problem] = {}

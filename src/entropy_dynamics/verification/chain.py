@@ -172,7 +172,6 @@ class Chain:
             self._samples(file, read_parquet(file), self.problems(file.stem), record["evaluation"]["samples"])
 
     def _samples(self, file: Path, frame: pd.DataFrame, problems: Mapping[str, Problem], k: int) -> None:
-        """Check that there are K samples of every problem, and grade them again."""
         self.findings.checked["samples"] += len(frame)
         pairs = set(zip(frame["problem_id"], frame["sample"], strict=True))
         if len(frame) != len(pairs) or pairs != {(name, sample) for name in problems for sample in range(k)}:
@@ -255,7 +254,6 @@ class Chain:
             self.findings.add("different config", path, str(error))
 
     def _commits(self) -> None:
-        """Note results that were made by a different commit or by uncommitted code."""
         now = commit_of_code()["commit"]
         for (commit, changed), records in self.made_by.items():
             if changed or commit != now:

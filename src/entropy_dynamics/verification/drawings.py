@@ -3,7 +3,6 @@
 import csv
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -50,13 +49,10 @@ class Drawings:
                 for file in sorted((self.root / kind).glob("[!.]*.csv")):
                     self.findings.checked[kind] += 1
                     self.findings.guarded(self._experiment, file)
-            if self.layout.claims("json").is_file():
-                self.findings.checked["claims"] += 1
-                self.findings.guarded(self._claims, self.layout.claims("json"))
-            for folder in ("field", "controls"):
+            for folder in ("claims", "field", "controls"):
                 if (file := self.layout.judged(folder, "json")).is_file():
                     self.findings.checked["claims"] += 1
-                    self.findings.guarded(partial(self._claims, folder=folder), file)
+                    self.findings.guarded(self._claims, file)
         unsure = [path for path in self.other if path.suffix not in self.same]
         for path in set(self.other) - set(unsure):
             self.findings.add("modified", path, "other pictures are as redrawn here, this one is not")
@@ -79,7 +75,8 @@ class Drawings:
             if isinstance(experiment.spec, ScoresSpec) and file not in self.findings.suspect:
                 self._scores(file, experiment)
 
-    def _claims(self, file: Path, *, folder: str | None = None) -> None:
+    def _claims(self, file: Path) -> None:
+        folder = None if file == self.layout.claims("json") else file.stem
         try:
             inputs = input_files(self.root, self.results.scale, self.results.seeds, folder=folder)
         except UserError as error:
@@ -122,7 +119,6 @@ class Drawings:
                 self.other.append(path)
 
     def _scores(self, file: Path, experiment: Experiment[ScoresSpec]) -> None:
-        """Check a table's scores against Avg@K and Pass@K computed from the sample rows."""
         for row in pd.read_csv(file).to_dict("records"):
             runs = experiment.of(row["model"], row["method"])
             for dataset in experiment.evaluations:
