@@ -112,9 +112,18 @@ def save_policy(
 
     Raises UserError if the files cannot be written, for example because the disk is full.
     """
+    from huggingface_hub import save_torch_state_dict
+    from safetensors import SafetensorError
+
+    directory.mkdir(parents=True, exist_ok=True)
     if weights is None:
         weights = ((name, parameter.detach()) for name, parameter in model.named_parameters())
-    save_description(model, tokenizer, directory, save_weights(weights, directory))
+    state = {name: tensor.cpu() for name, tensor in weights}
+    try:
+        save_torch_state_dict(state, directory)  # with transformers' file names, and tied weights once
+    except SafetensorError as error:  # such as a full disk
+        raise UserError(f"{directory}: the weights cannot be written ({error})") from error
+    save_description(model, tokenizer, directory, next(iter(state.values())).dtype)
 
 
 def save_description(
@@ -134,17 +143,3 @@ def save_description(
         reason = " ".join(str(error).split())
         source = tokenizer.name_or_path or "the model"
         raise UserError(f"{directory}: config and tokenizer of {source} cannot be written ({reason})") from error
-
-
-def save_weights(weights: Iterable[tuple[str, "Tensor"]], directory: Path) -> "torch.dtype":
-    """Write weights, tied ones once, as safetensors with transformers' file names; return their dtype."""
-    from huggingface_hub import save_torch_state_dict
-    from safetensors import SafetensorError
-
-    directory.mkdir(parents=True, exist_ok=True)
-    state = {name: tensor.cpu() for name, tensor in weights}
-    try:
-        save_torch_state_dict(state, directory)
-    except SafetensorError as error:  # such as a full disk
-        raise UserError(f"{directory}: the weights cannot be written ({error})") from error
-    return next(iter(state.values())).dtype
