@@ -15,21 +15,22 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from entropy_dynamics.distributed.attempts import begin_attempt, end_early
-from entropy_dynamics.distributed.launch import end_with_parent, launched, starter
+from entropy_dynamics.distributed.launch import STARTER, end_with_parent, launched
 from entropy_dynamics.errors import Unfinished, UserError, closest, nearest
 
-EXTRAS = {  # package -> the extra of this project that it comes with
-    **dict.fromkeys(("transformers", "snakemake", "datasets", "safetensors", "jinja2", "markupsafe"), "harness"),
-    **dict.fromkeys(("filelock", "tabulate", "tqdm"), "harness"),
-    **dict.fromkeys(("tensorboard", "wandb", "trackio"), "trackers"),
-    "matplotlib": "plot",
+EXTRAS = {  # extra of this project -> packages that come with it
+    "harness": "transformers snakemake datasets safetensors jinja2 markupsafe filelock tabulate tqdm",
+    "trackers": "tensorboard wandb trackio",
+    "plot": "matplotlib",
     "vllm": "vllm",
-    "sentencepiece": "internlm3",
-    "google": "internlm3",  # google: protobuf
+    "internlm3": "sentencepiece google",  # google: protobuf
 }
+
+
+T = TypeVar("T")
 
 
 def program() -> None:
@@ -40,7 +41,14 @@ def program() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal may lack characters such as an arrow
     codes: list[int] = []
-    atexit.register(_leave, codes)  # registered first, so it runs last
+
+    @atexit.register  # first, so it runs last
+    def leave() -> None:
+        if codes:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(codes[0])
+
     try:
         codes.append(main())
     except SystemExit as end:  # argparse's, with a code
@@ -48,19 +56,11 @@ def program() -> None:
     sys.exit(codes[0])
 
 
-def _leave(codes: list[int]) -> None:
-    if codes:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(codes[0])
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command.
+    """Run a command, and return its exit code.
 
-    Returns:
-        The exit code: 0 on success; 1 if `verify` found errors; 2 for a user error; 75 if a run ended at a checkpoint,
-        to be resumed by the same command; 130 after Ctrl-C; 141 if nobody reads its output to the end.
+    It is 0 on success; 1 if `verify` found errors; 2 for a user error; 75 if a run ended at a checkpoint, to be resumed
+    by the same command; 130 after Ctrl-C; 141 if nobody reads its output to the end.
     """
     try:
         options = _options(arguments)
@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         options.arguments = sys.argv[1:] if arguments is None else list(arguments)
         if launched():
-            end_with_parent(starter())
+            end_with_parent(int(os.environ[STARTER]) if STARTER in os.environ else None)
         else:
             begin_attempt()
         from entropy_dynamics import commands  # imported late, as --help does not need its half second
@@ -87,9 +87,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        if package not in EXTRAS:
+        extra = next((extra for extra, packages in EXTRAS.items() if package in packages.split()), None)
+        if extra is None:
             raise
-        extra = EXTRAS[package]
         print(f"error: {package} is not installed; it comes with this project's extra {extra!r}", file=sys.stderr)
         return 2
     except Unfinished:  # rank 0 has printed a note
@@ -189,13 +189,9 @@ def _parser() -> argparse.ArgumentParser:
     report = stage("report", "Write report.html, one page with all tables, figures and claims so far.")
     watch = stage("watch", "Serve report.html on this machine only, and rewrite it while runs go on.")
     watch.add_argument("--port", type=_port, default=8000, help="port on 127.0.0.1 (default: 8000)")
+    other = "run to compare with: claims.json or its folder (default at the laptop scale: docs/reference/second)"
     for sub in (report, watch):
-        sub.add_argument(
-            "--compare",
-            type=Path,
-            metavar="RUN",
-            help="run to compare with: claims.json or its folder (default at the laptop scale: docs/reference/second)",
-        )
+        sub.add_argument("--compare", type=Path, metavar="RUN", help=other)
     summary = command("summary", "The verdicts and gains of a run in a few lines, and where its page is.")
     summary.add_argument("folder", type=_scale_folder, metavar="FOLDER", help="<results>/<scale>")
     compare = command("compare", "Compare the effects and verdicts of two complete runs.")
@@ -203,9 +199,8 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("--table", action="store_true", help="also print a table of all claims")
     compare.add_argument("--figure", type=_figure, metavar="FILE", help="also draw it: .png, .svg or .pdf")
 
-    archive = command(
-        "archive", "Write a folder for a data repository: counts, metrics, samples, data card, checksums."
-    )
+    about = "Write a folder for a data repository: counts, metrics, samples, data card, checksums."
+    archive = command("archive", about)
     archive.add_argument("folder", type=_scale_folder, metavar="FOLDER", help="<results>/<scale>")
     archive.add_argument("out", type=Path, metavar="OUT", help="a new folder, or one that this command wrote")
     archive.add_argument("--doi", type=_doi, help="the DOI that the repository has reserved for it")
@@ -214,28 +209,24 @@ def _parser() -> argparse.ArgumentParser:
     restore.add_argument("folders", type=Path, nargs="+", metavar="FOLDER", help="written by `archive`")
     restore.add_argument("--out", type=_scale_folder, required=True, metavar="OUT", help="a new folder results/<scale>")
 
-    def diagnostic(name: str, about: str, operand: str, nargs: str | None = None) -> argparse.ArgumentParser:
-        sub = command(name, about)
-        sub.add_argument("files", type=Path, metavar=operand, nargs=nargs)
-        return sub
-
-    passes = diagnostic("pass-at-k", "Unbiased Pass@k of graded samples, for all k.", "FILE", nargs="+")
+    passes = command("pass-at-k", "Unbiased Pass@k of graded samples, for all k.")
+    passes.add_argument("files", type=Path, metavar="FILE", nargs="+")
     passes.add_argument("--problem", metavar="COLUMN", help="column that identifies a problem")
     passes.add_argument("--correct", metavar="COLUMN", help="grade of a sample: 1: correct, missing: left out")
     passes.add_argument("--threshold", type=_finite, metavar="GRADE", help="smallest grade of a correct sample")
     power = "number of problems needed to detect a difference of D points, given the rates in one FILE"
     passes.add_argument("--power", type=_points, metavar="D", help=power)
-    dropped = "Which tokens of a batch each method drops, and where it pushes the entropy."
-    lens = diagnostic("lens", dropped, "FILE", nargs="?")
+    lens = command("lens", "Which tokens of a batch each method drops, and where it pushes the entropy.")
+    lens.add_argument("files", type=Path, metavar="FILE", nargs="?")
     lens.usage = "%(prog)s [-h] FILE [--methods METHOD ...] [--temperature TEMPERATURE] [--figure FILE]"
     lens.add_argument("--methods", nargs="+", metavar="METHOD", help="after FILE: name or name@parameter=value,...")
     lens.add_argument("--temperature", type=_positive, default=1.0, help="divisor of the logits (default: 1)")
-    entropy = diagnostic("entropy-watch", "When and why the entropy of a run fell or rose.", "RUN")
+    entropy = command("entropy-watch", "When and why the entropy of a run fell or rose.")
+    entropy.add_argument("files", type=Path, metavar="RUN")
     entropy.add_argument("--entropy", metavar="COLUMN", help="name of the entropy metric")
     check = command("entropy-check", "Check the entropy that a trainer logs, on a batch with known entropies.")
-    check.add_argument(
-        "value", type=_finite, nargs="?", metavar="VALUE", help="the trainer's result on the batch, nats"
-    )
+    nats = "the trainer's result on the batch, nats"
+    check.add_argument("value", type=_finite, nargs="?", metavar="VALUE", help=nats)
     check.add_argument("--write", type=_ending(".npz"), metavar="FILE", help="write the batch as .npz")
     for sub in (lens, entropy):
         sub.add_argument("--figure", type=_figure, metavar="FILE", help="also draw it: .png, .svg or .pdf")
@@ -257,34 +248,28 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _seed(text: str) -> int:
-    if not re.fullmatch("0|[1-9][0-9]{0,17}", text):  # like the wildcard of the workflow
-        raise argparse.ArgumentTypeError(f"{text!r} is not an integer of 0 or more, with at most 18 digits")
-    return int(text)
+def _type(
+    what: str, convert: Callable[[str], T], allowed: Callable[[T], bool] = lambda _: True, pattern: str = "(?s).*"
+) -> Callable[[str], T]:
+    """An argparse type for texts of a pattern with an `allowed` value; `what` describes them in the error message."""
 
-
-def _port(text: str) -> int:
-    if re.fullmatch("[0-9]{1,5}", text) and int(text) < 2**16:
-        return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is not a port, 0 to 65535")
-
-
-def _number(allowed: Callable[[float], bool], what: str) -> Callable[[str], float]:
-    """An argparse type for finite numbers that are `allowed`; `what` describes them in the error message."""
-
-    def number(text: str) -> float:
+    def value_of(text: str) -> T:
         with suppress(ValueError):
-            if math.isfinite(value := float(text)) and allowed(value):
+            if re.fullmatch(pattern, text) and allowed(value := convert(text)):
                 return value
         raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
 
-    return number
+    return value_of
 
 
-_finite = _number(lambda value: True, "a finite number")
-_positive = _number(lambda value: value > 0, "a positive number")
-_temperature = _number(lambda value: value >= 0, "a temperature: 0, which is greedy, or more")
-_points = _number(lambda value: 0 < value <= 100, "a number of points, up to 100")
+_wildcard = "0|[1-9][0-9]{0,17}"  # of seeds in the workflow
+_seed = _type("an integer of 0 or more, with at most 18 digits", int, pattern=_wildcard)
+_port = _type("a port, 0 to 65535", int, lambda port: port < 2**16, pattern="[0-9]{1,5}")
+_doi = _type("a DOI, such as 10.5281/zenodo.1234567", str, pattern=r"10\.\d{4,9}/\S+")
+_finite = _type("a finite number", float, math.isfinite)
+_positive = _type("a positive number", float, lambda value: 0 < value < math.inf)
+_temperature = _type("a temperature: 0, which is greedy, or more", float, lambda value: 0 <= value < math.inf)
+_points = _type("a number of points, up to 100", float, lambda value: 0 < value <= 100)
 
 
 def _ending(*suffixes: str) -> Callable[[str], Path]:
@@ -310,12 +295,6 @@ def _scale_folder(text: str) -> Path:
     if path.name:
         return path
     raise argparse.ArgumentTypeError(f"{text!r} is not the folder of a scale, such as results/laptop")
-
-
-def _doi(text: str) -> str:
-    if re.fullmatch(r"10\.\d{4,9}/\S+", text):
-        return text
-    raise argparse.ArgumentTypeError(f"{text!r} is not a DOI, such as 10.5281/zenodo.1234567")
 
 
 if __name__ == "__main__":

@@ -52,14 +52,8 @@ def hand_over(address: str, command: list[str]) -> int | None:
     """Let the server run a command with the environment, working directory and standard files of this process.
 
     Signals are forwarded to the command. If a signal ends it, this process ends by the same signal; if this process is
-    killed, the server kills the command.
-
-    Args:
-        command: its arguments, starting with the program.
-
-    Returns:
-        The exit code; None if there is no server, it has different modules, or it was killed. In that case nothing is
-        running anymore.
+    killed, the server kills the command. Returns the exit code; None if there is no server, it has different modules,
+    or it was killed. In that case nothing is running anymore.
     """
     import contextlib
     import json

@@ -10,9 +10,8 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -34,12 +33,10 @@ def _layout(options: argparse.Namespace) -> Layout:
 
 
 def _config(options: argparse.Namespace) -> Config:
-    """The config of the scale, or of the model and the method that the command names."""
     return load_config(options.scale, getattr(options, "model", None), getattr(options, "method", None), options.set)
 
 
 def _scale_by_name(folder: Path) -> str:
-    """The scale that a results folder is named after."""
     known = known_names("scale")
     if known and folder.name not in known:
         unknown = f"unknown scale {folder.name!r}{nearest(folder.name, known)}"
@@ -155,13 +152,12 @@ def train(options: argparse.Namespace) -> None:
 
 
 def evaluate(options: argparse.Namespace) -> None:
-    config, temperatures = _config(options), options.temperatures
+    config, run = _config(options), (options.method, options.seed, options.datasets)
     with _ranks(config, options) as ranks:
         if ranks is not None:
             from entropy_dynamics.stages.evaluate import evaluate
 
-            run = options.method, options.seed, options.datasets
-            evaluate(config, _layout(options), *run, ranks, temperatures=temperatures)
+            evaluate(config, _layout(options), *run, ranks, temperatures=options.temperatures)
 
 
 def theory(options: argparse.Namespace) -> None:
@@ -188,26 +184,17 @@ def draw(options: argparse.Namespace) -> None:
 
 
 def claims(options: argparse.Namespace) -> None:
-    from entropy_dynamics.reporting.claims import write_claims
+    """The commands `claims`, `field` and `controls`."""
+    from entropy_dynamics.reporting.claims import write_claims, write_field
 
-    _judge(options, write_claims)
-
-
-def field(options: argparse.Namespace) -> None:
-    from entropy_dynamics.reporting.claims import write_field
-
-    _judge(options, partial(write_field, folder=options.command))
-
-
-controls = field
-
-
-def _judge(options: argparse.Namespace, write: Callable[["Results"], list[Path]]) -> None:
-    results = _results(options)
+    results, folder = _results(options), options.command
     if not results.root.is_dir():  # missing files are part of a verdict, but a missing folder is a mistake
         raise UserError(f"no folder {results.root}; make it with: snakemake --config scale={options.scale}")
-    for path in write(results):
+    for path in write_claims(results) if folder == "claims" else write_field(results, folder):
         print(path)
+
+
+field = controls = claims
 
 
 def report(options: argparse.Namespace) -> None:
@@ -275,9 +262,8 @@ def restore(options: argparse.Namespace) -> None:
     scale = load_config(_scale_by_name(options.out))
     for folder in options.folders:
         if (named := described(folder).scale) != scale.scale:
-            raise UserError(
-                f"{folder} was made at scale {named}, not {scale.scale}: restore it as {options.out.with_name(named)}"
-            )
+            out = options.out.with_name(named)
+            raise UserError(f"{folder} was made at scale {named}, not {scale.scale}: restore it as {out}")
     seeds = restore(options.folders, options.out, scale.evaluation.temperature)
     counts = " ".join(f"--set seeds.{group}={count}" for group, count in seeds.items())
     print(f"{options.out} has up to {seeds['tables']} seeds per method. To judge them, run:")
@@ -360,10 +346,10 @@ def prompt(options: argparse.Namespace) -> None:
 def verify(options: argparse.Namespace) -> int:
     from entropy_dynamics.verification import verify
 
-    folder, scale = options.folder, options.scale
+    folder = options.folder
     if folder and options.results:
         raise UserError(f"verify takes the folder {folder} or --results {options.results}, not both")
-    scale = scale or (_scale_by_name(folder) if folder else "laptop")
+    scale = options.scale or (_scale_by_name(folder) if folder else "laptop")
     layout = Layout(folder) if folder else Layout.of(scale, options.results or "results")
     verification = verify(layout, scale, options.set)
     for line in (*verification.findings, verification.summary):

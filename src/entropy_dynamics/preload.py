@@ -40,10 +40,8 @@ _started: list[subprocess.Popen[bytes]] = []  # they end when their standard inp
 def start(*server: str | Path) -> None:
     """Start a server for the future commands of this process and its children.
 
-    Does nothing if there is one already, or if it is not possible (Linux only).
-
-    Args:
-        server: Python's arguments for a different program that calls `serve`.
+    Does nothing if there is one already, or if it is not possible (Linux only). `server` are Python's arguments for a
+    different program that calls `serve`.
     """
     if sys.platform != "linux" or SERVER in os.environ:
         return
@@ -178,7 +176,6 @@ def _send(client: socket.socket, number: int) -> None:
 
 
 def _sources() -> list[tuple[str, int]]:
-    """Names and modification times of the package's source files."""
     return sorted((str(path), path.stat().st_mtime_ns) for path in PACKAGE.rglob("*.py"))
 
 
@@ -191,15 +188,17 @@ def load(command: list[str]) -> None:
 def _import_for(command: str) -> None:
     """Import the modules that a command needs; the command itself reports any that are missing or faulty."""
     with suppress(ImportError, UserError):
-        import_module("entropy_dynamics.commands")
-        _read_configs()
+        from entropy_dynamics.commands import import_torch
+        from entropy_dynamics.config import CONFIGS, read_yaml
+
+        for path in CONFIGS.rglob("*.yaml"):  # parsed once for all forks
+            with suppress(UserError):  # the command reports it, if it needs that file
+                read_yaml(path)
         if command in DRAWING:
             package = import_module("entropy_dynamics.reporting")
             for module in pkgutil.iter_modules(package.__path__):
                 import_module(f"{package.__name__}.{module.name}")
         elif command in STAGES:
-            from entropy_dynamics.commands import import_torch
-
             import_torch()
             import transformers
             from transformers.conversion_mapping import get_checkpoint_conversion_mapping
@@ -220,25 +219,13 @@ def _import_for(command: str) -> None:
     gc.freeze()  # memory that the collector does not visit is not copied in the forks
 
 
-@cache
-def _read_configs() -> None:
-    """Parse the configs, so that forks have them cached; a changed file is parsed again."""
-    from entropy_dynamics.config import CONFIGS, read_yaml
-
-    for path in CONFIGS.rglob("*.yaml"):
-        with suppress(UserError):  # the command reports it, if it needs that file
-            read_yaml(path)
-
-
 def serve(load: Callable[[list[str]], object]) -> None:
     """Main function of the process that `start` starts. Returns only in the forks, with `sys.argv` etc. set up.
 
-    Args:
-        load: called with each command before the fork, to import the modules it needs.
+    `load` is called with each command before the fork, to import the modules it needs.
     """
-    folder, listener = sys.argv[1], socket.socket(fileno=int(sys.argv[2]))
     server = os.getpid()
-    request, files = Server(listener, folder, load).run()
+    request, files = Server(socket.socket(fileno=int(sys.argv[2])), sys.argv[1], load).run()
     end_with_parent(server)
     for number, file in enumerate(files):
         os.dup2(file, number)

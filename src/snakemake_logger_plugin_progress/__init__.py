@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from threading import Event, Thread
+from typing import Any
 
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
@@ -27,9 +28,8 @@ from entropy_dynamics.preload import processor_seconds
 from entropy_dynamics.results.files import read_jobs
 
 PAGE = "report"  # the rule that writes the page of all results
-PAGE_THERE = (
-    f"output files of rule {PAGE} were not present when the DAG was created"  # Snakemake's warning about our page
-)
+# Snakemake's warning about our page.
+PAGE_THERE = f"output files of rule {PAGE} were not present when the DAG was created"
 NO_RULE = re.compile(r"^MissingRuleException.*No rule to produce (.+) \(if you use", re.DOTALL)
 PAGE_SECONDS = 180.0  # interval at which the page is rewritten while jobs run, besides after each table or figure
 PAGE_SECONDS_AT_END = 60.0  # timeout of its command at the end: Snakemake waits, and the file system may hang
@@ -44,44 +44,34 @@ SHOWN = (".md", ".png")  # suffixes of the file that is named when a table or fi
 
 @dataclass
 class Expectation:
-    """The Snakefile's information about its jobs; see `expect`."""
+    """The Snakefile's information about its jobs."""
 
     record: Path | None = None
+    """File of JSON lines, one per finished job; existing lines give the expected durations."""
     results: Collection[str] = ()
+    """Rules that write a table or figure."""
     seconds: Mapping[str, float] = field(default_factory=dict)
+    """Expected duration of a job by rule, for rules without a duration in `record`."""
     threads: int | None = None
+    """Threads per job; None if the number of concurrent jobs is not limited by cores."""
     no_rule_for: Callable[[str], str] | None = None
+    """Returns the message about a target that no rule makes."""
     page: Sequence[str] = ()
+    """The command that rewrites the page of all results, as long as `results` are to come and the rule `PAGE` has not
+    started."""
 
 
 expected = Expectation()
 
 
-def expect(
-    record: Path,
-    results: Collection[str],
-    seconds: Mapping[str, float],
-    threads: int | None,
-    no_rule_for: Callable[[str], str] | None = None,
-    page: Sequence[str] = (),
-) -> None:
-    """Set the information about jobs. Called by the Snakefile, which runs in the process of the logger.
-
-    Args:
-        record: file of JSON lines, one per finished job; existing lines give the expected durations.
-        results: rules that write a table or figure.
-        seconds: expected duration of a job by rule, for rules without a duration in `record`.
-        threads: threads per job; None if the number of concurrent jobs is not limited by cores.
-        no_rule_for: returns the message about a target that no rule makes.
-        page: the command that rewrites the page of all results, as long as `results` are to come and the rule `PAGE`
-            has not started.
-    """
+def expect(record: Path, *arguments: Any, **more: Any) -> None:
+    """Set the `Expectation` of these arguments. Called by the Snakefile, which runs in the process of the logger."""
     global expected
+    expected = Expectation(record, *arguments, **more)
     past: dict[str, list[float]] = defaultdict(list)
     for job in read_jobs(record):
         past[job["rule"]].append(job["seconds"])
-    seconds = {**seconds, **{rule: fmean(past[rule]) for rule in past}}
-    expected = Expectation(record, results, seconds, threads, no_rule_for, page)
+    expected.seconds = {**expected.seconds, **{rule: fmean(seconds) for rule, seconds in past.items()}}
 
 
 @dataclass
@@ -145,14 +135,17 @@ class LogHandler(LogHandlerBase):
         elif event == LogEvent.JOB_INFO:
             if record.rule_name == PAGE:
                 self._end_page()
-            name = _named(record.rule_name, dict(record.wildcards))
-            shown = next((path for path in record.output if path.endswith(SHOWN)), None)
-            log = next(iter(record.log), None)
             if record.jobid in self.failed:
                 self.failed.remove(record.jobid)
                 self.left[record.rule_name] += 1
-            remote = self.remote and not record.local
-            self.running[record.jobid] = Job(record.rule_name, name, log, shown, time.time(), remote)
+            self.running[record.jobid] = Job(
+                rule=record.rule_name,
+                name=_named(record.rule_name, dict(record.wildcards)),
+                log=next(iter(record.log), None),
+                shown=next((path for path in record.output if path.endswith(SHOWN)), None),
+                start=time.time(),
+                remote=self.remote and not record.local,
+            )
             self.concurrent = max(self.concurrent, len(self._begun()))
         elif event == LogEvent.JOB_FINISHED and record.job_id in self.running:
             self._finished(self.running.pop(record.job_id))
@@ -195,7 +188,6 @@ class LogHandler(LogHandlerBase):
                     self._rewrite_page()
 
     def _rewrite_page(self) -> None:
-        """Rewrite the page in the background, unless it is being written."""
         if self.page is None or self.page.poll() is not None:
             quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
             self.page, self.page_is_old = subprocess.Popen(expected.page, **quiet), False
@@ -227,20 +219,17 @@ class LogHandler(LogHandlerBase):
         super().close()
 
     def _begun(self) -> list[float]:
-        """Start times of all running jobs that are not pending."""
         return [begun for job in self.running.values() if (begun := job.begun) is not None]
 
     def _record(self, job: Job, seconds: float) -> None:
         """Append a line to the record, with the processor time of jobs and of Snakemake since the previous line."""
         if expected.record is None or job.log is None:
             return
-        used = os.times()
-        children = used.children_user + used.children_system + processor_seconds()
-        cpu = (children, used.user + used.system)
-        jobs, snakemake = (now - before for now, before in zip(cpu, self.cpu, strict=True))
-        self.cpu = cpu
+        used, before = os.times(), self.cpu
+        self.cpu = (used.children_user + used.children_system + processor_seconds(), used.user + used.system)
+        jobs, snakemake = (round(now - earlier, 2) for now, earlier in zip(self.cpu, before, strict=True))
         line = {"rule": job.rule, "log": job.log, "start": round(job.start, 3), "seconds": round(seconds, 3)}
-        line |= {"jobs_cpu_seconds": round(jobs, 2), "snakemake_cpu_seconds": round(snakemake, 2)}
+        line |= {"jobs_cpu_seconds": jobs, "snakemake_cpu_seconds": snakemake}
         expected.record.parent.mkdir(parents=True, exist_ok=True)
         with expected.record.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
@@ -276,13 +265,12 @@ class LogHandler(LogHandlerBase):
 
 def _named(rule: str, wildcards: dict[str, str]) -> str:
     """'train clip_b seed 4 qwen3-4b-base'."""
-    seed = [f"seed {wildcards.pop('seed')}"] if "seed" in wildcards else []
-    model = [wildcards.pop("model")] if "model" in wildcards else []
-    return " ".join([rule, *map(str, wildcards.values()), *seed, *model])
+    seed, model = wildcards.pop("seed", None), wildcards.pop("model", None)
+    named = [rule, *wildcards.values(), seed is not None and f"seed {seed}", model]
+    return " ".join(str(part) for part in named if part)
 
 
 def _steps(log: Path) -> list[tuple[str, str]]:
-    """Entropy and accuracy of the steps that a training run has logged."""
     return re.findall(LAST_STEP, log.read_text(encoding="utf-8", errors="replace")) if log.is_file() else []
 
 

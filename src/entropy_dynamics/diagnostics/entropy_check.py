@@ -5,8 +5,6 @@ logits and temperature were searched for such that no mistake, and no pair of mi
 bf16 represents the logits exactly, before and after the temperature.
 """
 
-from collections.abc import Callable
-from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -23,6 +21,7 @@ AFTER, PROMPT, PADDING = 10.125, 0.8203125, 1.6484375  # and after its last toke
 TOLERANCE = 0.0007  # relative; less than half of the smallest distance between two known values
 CORRECT = "the mean over response tokens"
 SUMS = "the mean over sequences of their sums"
+BY_LONGEST = f"{SUMS}, divided by the longest response (verl's seq-mean-token-sum-norm)"
 MISTAKES = 2  # maximum number at a time
 
 Positions = Float[np.ndarray, "sequence position"]
@@ -82,11 +81,11 @@ def known_values() -> dict[str, float]:
     scales = {"": 1.0, "in bits, not nats": 1 / np.log(2), "with the sign of a loss": -1.0}
     values: dict[str, float] = {}
     known = product(temperatures, shifts, measures, _reductions(batch).items(), scales)
-    for temperature, shift, measure, (mean, reduced), scale in known:
+    for temperature, shift, measure, (mean, weights), scale in known:
         names = [name for name in (mean, temperature, shift, measure, scale) if name]
         if len(names) <= MISTAKES:
-            value = scales[scale] * reduced(measures[measure](batch, temperatures[temperature], shifts[shift]))
-            values["; ".join(names) or CORRECT] = value
+            measured = measures[measure](batch, temperatures[temperature], shifts[shift])
+            values["; ".join(names) or CORRECT] = scales[scale] * float((measured * weights).sum())
     fewest_first = sorted(values.items(), key=lambda item: (item[0] != CORRECT, item[0].count("; ")))
     distinct: dict[str, float] = {}
     for name, value in fewest_first:
@@ -117,7 +116,7 @@ def diagnose(value: float) -> str:
     return f"{value:g} is {wrong[0] if wrong else ' or '.join(divided) or none}; {CORRECT} is {right:.4g} nats."
 
 
-def _reductions(batch: dict[str, np.ndarray]) -> dict[str, Callable[[Positions], float]]:
+def _reductions(batch: dict[str, np.ndarray]) -> dict[str, Positions]:
     """Ways to reduce the values of all positions to a number; each is a sum with these weights."""
     response, attention = batch["response_mask"], batch["attention_mask"]
     lengths, positions = response.sum(axis=1, keepdims=True), np.ones_like(response)
@@ -127,9 +126,7 @@ def _reductions(batch: dict[str, np.ndarray]) -> dict[str, Callable[[Positions],
         "": response / response.sum(),
         "the mean over sequences of their means: long responses count too little": response / lengths / len(lengths),
         SUMS: response / len(lengths),
-        f"{SUMS}, divided by the longest response (verl's seq-mean-token-sum-norm)": response
-        / len(lengths)
-        / lengths.max(),
+        BY_LONGEST: response / len(lengths) / lengths.max(),
         "the sum over all tokens": 1.0 * response,
         "the mean over prompts and responses": (attention & inner) / (attention & inner).sum(),
         "the mean over responses and their padding": padded / padded.sum(),
@@ -145,11 +142,7 @@ def _reductions(batch: dict[str, np.ndarray]) -> dict[str, Callable[[Positions],
         others = " and ".join(str(number + 1) for number in range(len(lengths)) if number != alone)
         name = f"the mean over micro-batches of their means, of sequence {alone + 1} and of {others}"
         weights[name] = response / of_micro_batch[:, None] / 2
-    return {name: partial(_weighted, weight=weight) for name, weight in weights.items()}
-
-
-def _weighted(values: Positions, weight: Positions) -> float:
-    return float((values * weight).sum())
+    return weights
 
 
 def _entropies(batch: dict[str, np.ndarray], temperature: float, before: int) -> Positions:

@@ -7,8 +7,7 @@ import pandas as pd
 from scipy.stats import norm, spearmanr
 
 from entropy_dynamics.analysis.lens import PARTS
-from entropy_dynamics.diagnostics.logs import ENTROPY, first_logged
-from entropy_dynamics.diagnostics.reading import NATS_ROUNDING
+from entropy_dynamics.diagnostics.logs import ENTROPY, NATS_ROUNDING, first_logged
 from entropy_dynamics.diagnostics.trend import monotone_fit, trend_p
 from entropy_dynamics.errors import UserError, nearest
 
@@ -17,34 +16,26 @@ REWARD = (
     *("train/agg/effective/agent/reward/mean", "env/all/reward/total", "rollout/raw_reward", "accuracy"),
 )
 TRUNCATED, MISMATCH = "the share of truncated responses", "the mismatch of engine and trainer"
-SIGNALS = {  # the ends of their names
-    "predicted_entropy_change": "the predicted change (Corollary 4)",
-    "neg_cov": "-Cov(A, S_c)",
-    "grad_norm": "the gradient norm",
-    "clip_fraction": "the share of tokens dropped",
-    "response_length": "the response length",
-    "response_length/mean": "the response length",
-    "mean_length": "the response length",
-    "lr": "the learning rate",
-    "truncated": TRUNCATED,
-    "completions/clipped_ratio": TRUNCATED,  # TRL
-    "response_length/clip_ratio": TRUNCATED,  # verl
-    "is_truncated/mean": TRUNCATED,  # prime-rl
-    "truncated_ratio": TRUNCATED,  # slime
-    "truncated_rate": TRUNCATED,  # OpenRLHF
-    "truncation_rate": TRUNCATED,  # NeMo RL
-    "engine_logp_difference": MISMATCH,
-    "sampling_logp_difference/mean": MISMATCH,  # TRL
-    "rollout_corr/kl": MISMATCH,  # verl
-    "rollout_probs_diff_mean": MISMATCH,
-    "mismatch_kl/all/mean": MISMATCH,  # prime-rl
-    "kl_ent_ratio/mean": MISMATCH,
-    "rollout_train_logprobs_abs_diff_mean": MISMATCH,  # SkyRL
-    "minibatch_rollout_logprobs_abs_diff_mean": MISMATCH,
-    "vllm_kl": MISMATCH,  # OpenRLHF
-    "train_rollout_logprob_abs_diff": MISMATCH,  # slime
-    "gen_kl_error": MISMATCH,  # NeMo RL
-    "kl_sample_train_v1": MISMATCH,  # Tinker
+SIGNALS = {  # signal -> the ends of its names
+    "the predicted change (Corollary 4)": ("predicted_entropy_change",),
+    "-Cov(A, S_c)": ("neg_cov",),
+    "the gradient norm": ("grad_norm",),
+    "the share of tokens dropped": ("clip_fraction",),
+    "the response length": ("response_length", "response_length/mean", "mean_length"),
+    "the learning rate": ("lr",),
+    TRUNCATED: (
+        *("truncated", "completions/clipped_ratio", "response_length/clip_ratio"),  # ours, TRL, verl
+        *("is_truncated/mean", "truncated_ratio"),  # prime-rl, slime
+        *("truncated_rate", "truncation_rate"),  # OpenRLHF, NeMo RL
+    ),
+    MISMATCH: (
+        *("engine_logp_difference", "sampling_logp_difference/mean"),  # ours, TRL
+        *("rollout_corr/kl", "rollout_probs_diff_mean"),  # verl
+        *("mismatch_kl/all/mean", "kl_ent_ratio/mean"),  # prime-rl
+        *("rollout_train_logprobs_abs_diff_mean", "minibatch_rollout_logprobs_abs_diff_mean"),  # SkyRL
+        *("vllm_kl", "train_rollout_logprob_abs_diff"),  # OpenRLHF, slime
+        *("gen_kl_error", "kl_sample_train_v1"),  # NeMo RL, Tinker
+    ),
 }
 SUSPECTS = {  # possible causes of rising entropy -> the smallest increase to report
     TRUNCATED: 0.01,  # one response in a hundred; fewer have too few tokens to move the mean entropy
@@ -60,19 +51,15 @@ MOST = 13.0  # nats per token; the largest vocabularies have some 262,144 items,
 TREND = 0.02  # p value below which a change is more than noise; one in twenty noisy runs at most has it (test_trend.py)
 FEWEST = 5  # minimum number of steps
 TESTABLE = 9  # steps; of fewer, even a straight line may be autocorrelated noise
-CHANCE = norm.isf(0.025 / len(set(SIGNALS.values())))  # standard errors exceeded by one in twenty unrelated runs
+CHANCE = norm.isf(0.025 / len(SIGNALS))  # standard errors exceeded by one in twenty unrelated runs
 ROUNDING = 1e-9  # relative; rounding of the steps of a linear learning rate
 
 
 def describe(metrics: pd.DataFrame, source: str, column: str | None = None) -> str:
     """A paragraph: how much the entropy fell or rose, when, and with which metrics its changes correlate.
 
-    Args:
-        source: the file from which the metrics come.
-        column: the entropy column; by default the first of `ENTROPY` that exists.
-
-    Raises:
-        UserError: there is no such column, it has fewer than 5 values, or one is below 0 or too large for a token.
+    `source` is the file of the metrics, `column` the one of the entropy, by default the first of `ENTROPY` that exists.
+    Raises UserError if there is none, if it has fewer than 5 values, or if one is below 0 or too large for a token.
     """
     entropy = first_logged(metrics, (column,) if column else ENTROPY)
     if entropy is None:
@@ -104,9 +91,8 @@ def describe(metrics: pd.DataFrame, source: str, column: str | None = None) -> s
         text.append(
             f"Entropy shows no rise or fall over the run beyond the noise of steps: {start:.3g} and {end:.3g} nats "
             f"({means}), between {lowest:.3g} and {highest:.3g} at all steps."
-            + f" {count} steps are too few to tell; it takes {TESTABLE}."
-            * (count < TESTABLE)
         )
+        text += [f"{count} steps are too few to tell; it takes {TESTABLE}."] * (count < TESTABLE)
         return " ".join([*text, _correlations(metrics, entropy), *about])
     sign = np.sign(end - start)
     fit = pd.Series(monotone_fit(entropy.to_numpy()), entropy.index)  # single steps are noisy
@@ -139,11 +125,8 @@ def draw(metrics: pd.DataFrame, path: Path, column: str | None = None) -> None:
 
     from entropy_dynamics.reporting.style import RC, WIDTH, save
 
-    series = [
-        values
-        for names in ((column,) if column else ENTROPY, REWARD)
-        if (values := first_logged(metrics, names)) is not None
-    ]
+    found = [first_logged(metrics, names) for names in ((column,) if column else ENTROPY, REWARD)]
+    series = [values for values in found if values is not None]
     with rc_context(RC):
         figure = Figure(figsize=(WIDTH, 1.4 * len(series)), layout="constrained")
         for ax, values in zip(figure.subplots(len(series), 1, sharex=True, squeeze=False)[:, 0], series, strict=True):
@@ -198,9 +181,7 @@ def _suspects(metrics: pd.DataFrame, tenth: int) -> list[str]:
     increases = {}
     for name in metrics:
         values = metrics[name].dropna()
-        if str(name).endswith(
-            CLIP_RATIO
-        ):  # verl V1: the share of responses as long as the step's longest, truncated or not
+        if str(name).endswith(CLIP_RATIO):  # in verl V1 of responses as long as the step's longest, truncated or not
             longest = metrics.get(str(name).removesuffix(CLIP_RATIO) + LONGEST, pd.Series())
             if longest.reindex(values.index[values > 0]).nunique() > 1:
                 continue
@@ -214,4 +195,4 @@ def _suspects(metrics: pd.DataFrame, tenth: int) -> list[str]:
 
 
 def _signal(name: str) -> str | None:
-    return next((text for end, text in SIGNALS.items() if name == end or name.endswith(f"/{end}")), None)
+    return next((signal for signal, ends in SIGNALS.items() for end in ends if f"/{name}".endswith(f"/{end}")), None)

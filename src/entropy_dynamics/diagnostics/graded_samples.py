@@ -10,7 +10,7 @@ import pandas as pd
 from scipy.stats import hypergeom, norm
 
 from entropy_dynamics.analysis.statistics import Interval, share_interval, simultaneous
-from entropy_dynamics.diagnostics.reading import RUN, column, read_table
+from entropy_dynamics.diagnostics.logs import RUN, column, read_table
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.evaluation import problem_pass_at_k
 
@@ -30,40 +30,35 @@ DETECTED = norm.isf(0.025) + norm.isf(0.1)  # size of a difference that is detec
 
 
 def pass_at_k_table(
-    files: Sequence[Path], problem: str | None = None, correct: str | None = None, threshold: float | None = None
+    files: Sequence[Path], problem: str | None, correct: str | None, threshold: float | None
 ) -> tuple[pd.DataFrame, list[str]]:
-    """Pass@k in percent for k = 1, 2, 4, ... up to the smallest number of samples of a problem in any file.
+    """Pass@k in percent for k = 1, 2, 4, ... up to the smallest number of samples of a problem in any file, and notes.
+
+    The table has one row per k. For each file, named by the part of its path that distinguishes it, and for each part
+    of a file (see `_parts`), it has the value and the bounds of its 95 % interval over problems; for two of them, also
+    those of the second minus the first on the problems that both have. There is a note for each file that lacks grades,
+    one if a file has problems that the other lacks, and one about the difference at all k at once (`simultaneous`).
 
     Args:
         problem, correct: column names, if not among the known ones. Samples without a grade are left out, which is
             unbiased if grades are missing independently of the answer.
         threshold: smallest grade of a correct answer; None: grades are true or false, 1, 0 or -1, and 1 is correct.
 
-    Returns:
-        A table and notes. The table has one row per k. For each file, named by the part of its path that distinguishes
-        it, and for each part of a file (see `_parts`), it has the value and the bounds of its 95 % interval over
-        problems; for two of them, also those of the second minus the first on the problems that both have. There is a
-        note for each file that lacks grades, one if a file has problems that the other lacks, and one about the
-        difference at all k at once (`simultaneous`).
-
     Raises:
         UserError: an unreadable file, a folder without files, a missing column, samples without a problem, no grades
             at all, grades of other values, more than 8 parts of a file, or two files without a common problem.
     """
     read, missing = zip(*(_counts(file, problem, correct, threshold) for file in files), strict=True)
-    notes = [note for note in missing if note]
-    names = [
-        part if len(files) == 1 and part else "/".join(filter(None, (name, part)))
-        for name, parts in zip(_names(files), read, strict=True)
-        for part in parts
-    ]
+    notes = list(filter(None, missing))
+    named = [(name, part) for name, parts in zip(_names(files), read, strict=True) for part in parts]
+    names = [part if len(files) == 1 and part else "/".join(filter(None, (name, part))) for name, part in named]
     counts = [of_part for parts in read for of_part in parts.values()]
     fewest = min(int(of_file["samples"].min()) for of_file in counts)
     ks = sorted({2**i for i in range(fewest.bit_length())} | {fewest})
     intervals = [[share_interval(_scores(of_file, k)) for k in ks] for of_file in counts]
     tables = [_columns(name, of_file) for name, of_file in zip(names, intervals, strict=True)]
-    if len(counts) == 2 and (len(files) == 2 or not counts[0].index.intersection(counts[1].index).empty):
-        shared = counts[0].index.intersection(counts[1].index)
+    shared = counts[0].index.intersection(counts[-1].index)
+    if len(counts) == 2 and (len(files) == 2 or not shared.empty):
         if shared.empty:
             raise UserError(f"{files[0]} and {files[1]} have no problem in common")
         if len(shared) < max(map(len, counts)):
@@ -74,39 +69,27 @@ def pass_at_k_table(
         tables.append(2 * _columns("difference", [share_interval((1 + curve[k - 1]) / 2) for k in ks]) - 100)
         band = simultaneous([curve])
         if np.isfinite(band.low).any():
-            gains, losses = _spans(band.low > 0), _spans(band.high < 0)
-            notes.append(
-                f"all k to {fewest} at once (95 % band): the second gains at k = {gains}, loses at k = {losses}"
-            )
+            changes = f"gains at k = {_spans(band.low > 0)}, loses at k = {_spans(band.high < 0)}"
+            notes.append(f"all k to {fewest} at once (95 % band): the second {changes}")
     return pd.concat([pd.DataFrame({"k": ks}), *tables], axis=1), notes
 
 
 def power_table(
-    file: Path,
-    difference: float,
-    problem: str | None = None,
-    correct: str | None = None,
-    threshold: float | None = None,
+    file: Path, difference: float, problem: str | None, correct: str | None, threshold: float | None
 ) -> tuple[pd.DataFrame, list[str]]:
     """Number of problems of this kind needed to detect a difference of Pass@k with 90 % power, by samples per problem.
 
     Assumes that two independent runs sample each problem with the rate seen in this file, and that one of them is
-    better by `difference` on all problems. The variance of a problem's difference is then twice that of its estimate.
-    The test is the two-sided test of the paired mean at 95 %. If the difference varies between problems, more of them
+    better by `difference` points on all problems. The variance of a problem's difference is then twice that of its
+    estimate. The test is the two-sided test of the paired mean at 95 %. If the difference varies between problems, more
     are needed.
 
-    Args:
-        difference: of Pass@k, in points.
-        problem, correct, threshold: as in `pass_at_k_table`.
+    The table has one row per number of samples (half, once, twice and four times that of the file) and one column per k
+    up to half the file's samples, beyond which the variance has no unbiased estimate; NaN if the file shows no
+    variance. There is a note if grades are missing. For the other arguments see `pass_at_k_table`.
 
-    Returns:
-        A table and notes. The table has one row per number of samples (half, once, twice and four times that of the
-        file) and one column per k up to half the file's samples, beyond which the variance has no unbiased estimate;
-        NaN if the file shows no variance. There is a note if grades are missing.
-
-    Raises:
-        UserError: as for `pass_at_k_table`; the file has several parts; a problem has only one sample; or every problem
-            is always or never solved.
+    Raises UserError as `pass_at_k_table` does, and if the file has several parts, if a problem has only one sample, or
+    if every problem is always or never solved.
     """
     parts, note = _counts(file, problem, correct, threshold)
     if len(parts) > 1:
@@ -168,13 +151,8 @@ def _counts(
         )
     ids = ids.astype(str)  # TRL's prompts may be lists of messages
     of_part = grades.groupby(_parts(frame, ids, file)[grades.index], observed=True)
-    counts = {
-        str(part): (of_one >= (1 if threshold is None else threshold))
-        .groupby(ids)
-        .agg(["size", "sum"])
-        .rename(columns={"size": "samples", "sum": "correct"})
-        for part, of_one in of_part
-    }
+    right = {str(part): of_one >= (1 if threshold is None else threshold) for part, of_one in of_part}
+    counts = {part: flags.groupby(ids).agg(samples="size", correct="sum") for part, flags in right.items()}
     missing, left = len(values) - len(grades), f"{ids[grades.index].nunique()} of {ids.nunique()} problems are left"
     note = f"{file}: {missing} of {len(values)} samples have no {values.name} and are left out; {left}"
     return counts, note if missing else ""
@@ -202,8 +180,7 @@ def _parts(frame: pd.DataFrame, ids: pd.Series, file: Path) -> pd.Series:
     parts = keys["part"].unique()
     if len(parts) > PARTS:
         raise UserError(f"{file} has rows of {', '.join(parts[:2])} and {len(parts) - 2} more; keep those of one")
-    order = pd.Series(range(len(parts)), parts)
-    return keys["part"].astype(pd.CategoricalDtype(order.index, ordered=True))
+    return keys["part"].astype(pd.CategoricalDtype(parts, ordered=True))
 
 
 def _one_row_per_sample(frame: pd.DataFrame, problem: str | None) -> pd.DataFrame:
@@ -220,7 +197,6 @@ def _one_row_per_sample(frame: pd.DataFrame, problem: str | None) -> pd.DataFram
 
 
 def _rows(path: Path) -> pd.DataFrame:
-    """The rows of a file, or of all files directly in a folder."""
     if not path.is_dir():
         return read_table(path)
     if not (files := sorted(file for file in path.iterdir() if file.suffix in (".parquet", ".jsonl"))):
@@ -230,15 +206,14 @@ def _rows(path: Path) -> pd.DataFrame:
 
 def _names(files: Sequence[Path]) -> list[str]:
     """The part of each path that distinguishes it from the others; for a single file its name."""
+
+    def shared(paths: Sequence[tuple[str, ...]]) -> int:
+        return sum(1 for _ in takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False)))
+
     paths = [file.absolute().parts for file in files]
-    head, tail = _shared(paths), _shared([path[::-1] for path in paths])
+    head, tail = shared(paths), shared([path[::-1] for path in paths])
     names = ["/".join(path[head : len(path) - tail]) or path[-1] for path in paths]
     return [name.removesuffix(".parquet").removesuffix(".jsonl") for name in names]
-
-
-def _shared(paths: Sequence[tuple[str, ...]]) -> int:
-    """Number of leading parts that all paths share."""
-    return sum(1 for _ in takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False)))
 
 
 def _spans(chosen: np.ndarray) -> str:

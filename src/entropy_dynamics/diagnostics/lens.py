@@ -2,55 +2,46 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+import torch
 from omegaconf import OmegaConf
+from torch import Tensor
 
 from entropy_dynamics.analysis.lens import PARTS
 from entropy_dynamics.config import known_names, split_method
-from entropy_dynamics.diagnostics.reading import NATS_ROUNDING, column, read_table
+from entropy_dynamics.core.metrics import entropy_metrics, lens_metrics
+from entropy_dynamics.core.objective import effective_advantages, weighted_sum
+from entropy_dynamics.core.token_stats import TokenStats, token_stats
+from entropy_dynamics.diagnostics.logs import NATS_ROUNDING, column, read_table
 from entropy_dynamics.errors import UserError
+from entropy_dynamics.methods import load_method, method_types
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from entropy_dynamics.core.token_stats import TokenStats
-
-LOGP, ENTROPY, ADVANTAGE = (
-    ("logp", "logprob", "log_prob", "old_log_probs"),
-    ("entropy", "entropys"),
-    ("advantage", "advantages"),
-)
+LOGP = ("logp", "logprob", "log_prob", "old_log_probs")
+ENTROPY, ADVANTAGE = ("entropy", "entropys"), ("advantage", "advantages")
 EXPECTED, LOGITS, TOKEN = ("s_expected", "necs"), ("logits",), ("token", "token_id")
 MASK = ("response_mask", "loss_mask", "loss_masks", "completion_mask", "action_mask", "mask", "attention_mask")
 METHODS = ("grpo", "clip_b", "clip_b_paper", "clip_v", "clip_v_paper", "clip_cov", "forking_tokens")
 
 
 def lens_table(file: Path, methods: Sequence[str] = METHODS, temperature: float = 1.0) -> tuple[pd.DataFrame, str]:
-    """The effect of each method on the tokens of a file, which is taken as one batch.
+    """The effect of each method on the tokens of a file, which is taken as one batch, and a line about the batch.
 
-    Args:
-        file: one row per token, or per response with lists, of log p and entropy (nats) or of `logits` and `token`; and
-            the advantage. Tokens whose mask (the first of `MASK` in the file) is 0, such as padding, are left out.
+    The file has one row per token, or per response with lists, of log p and entropy (nats) or of `logits` and `token`;
+    and the advantage. Tokens whose mask (the first of `MASK` in the file) is 0, such as padding, are left out.
 
-    Returns:
-        A table and a line about the batch. The table has one row per method: the share of tokens that it drops, among
-        all and among those with A < 0; the predicted entropy change per unit of a plain gradient step (Corollary 4);
-        and the share of GRPO's push on the entropy that it keeps in each quadrant of sign(A) and sign(S*) (see
-        `lens_metrics`). All NaN for a method with its own rewards, advantages or averages, which depend on rollouts.
+    The table has one row per method: the share of tokens that it drops, among all and among those with A < 0; the
+    predicted entropy change per unit of a plain gradient step (Corollary 4); and the share of GRPO's push on the
+    entropy that it keeps in each quadrant of sign(A) and sign(S*) (see `lens_metrics`). All NaN for a method with its
+    own rewards, advantages or averages, which depend on rollouts.
 
-    Raises:
-        UserError: an unreadable file, a missing column, a non-finite value, no token in the mask, or an unknown method.
+    Raises UserError for an unreadable file, a missing column, a non-finite value, no token in the mask, or an unknown
+    method.
     """
-    import torch
-
-    from entropy_dynamics.core.token_stats import TokenStats, token_stats
-
     frame = _per_token(read_table(file), file)
 
-    def tensor(names: Sequence[str], what: str) -> "Tensor":  # [token, 1], logits [token, 1, vocabulary]
+    def tensor(names: Sequence[str], what: str) -> Tensor:  # [token, 1], logits [token, 1, vocabulary]
         values = column(frame, file, None, names, what)
         try:
             stacked = np.stack(values.to_numpy()).astype(np.float32)
@@ -113,14 +104,8 @@ def draw(table: pd.DataFrame, path: Path) -> None:
         save(figure, "The S* lens of one batch", path)
 
 
-def _row(entry: str, stats: "TokenStats", advantages: "Tensor", centered: bool) -> dict[str, object]:
+def _row(entry: str, stats: TokenStats, advantages: Tensor, centered: bool) -> dict[str, object]:
     """The table row of a method; tensors are [token, 1]. No numbers if it needs whole rollouts or an unknown E[S]."""
-    import torch
-
-    from entropy_dynamics.core.metrics import entropy_metrics, lens_metrics
-    from entropy_dynamics.core.objective import effective_advantages, weighted_sum
-    from entropy_dynamics.methods import load_method, method_types
-
     name, params = split_method(entry)
     if name not in method_types() and name in known_names("method"):
         raise UserError(
@@ -136,7 +121,7 @@ def _row(entry: str, stats: "TokenStats", advantages: "Tensor", centered: bool) 
     coefficients = method.loss_coefficients(stats, advantages, mask)
     multipliers = weights / method.divisors(weights, mask, torch.zeros(len(mask), dtype=torch.long))
 
-    def loss_of(logp: "Tensor", entropy: "Tensor") -> "Tensor":
+    def loss_of(logp: Tensor, entropy: Tensor) -> Tensor:
         loss = method.token_loss(logp, stats.logp, advantages, mask, entropy=entropy, coefficients=coefficients)
         return weighted_sum(loss, multipliers)
 
@@ -158,9 +143,8 @@ def _per_token(frame: pd.DataFrame, file: Path) -> pd.DataFrame:
     masks = [name for name in MASK if name in frame][:1]
     unknown = [name for name in map(str, frame.columns) if "mask" in name.lower()]
     if unknown and not masks:
-        raise UserError(
-            f"{file}: is {unknown[0]} 1 at the tokens that count? If so, rename it to {MASK[0]}, else remove it"
-        )
+        remedy = f"If so, rename it to {MASK[0]}, else remove it"
+        raise UserError(f"{file}: is {unknown[0]} 1 at the tokens that count? {remedy}")
     tokens = _exploded(frame, file, masks)
     for name in masks:
         if not tokens[name].isin([0, 1]).all():

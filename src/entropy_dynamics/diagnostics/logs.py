@@ -1,16 +1,17 @@
-"""Reads the metrics that a training run logged, from the files of many trainers."""
+"""Reads files of other programs: tables with various column names, and the metrics that trainers log."""
 
 import json
+import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from entropy_dynamics.diagnostics.reading import RUN
-from entropy_dynamics.errors import UserError
+from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.results.files import read_json_lines, read_parquet
 from entropy_dynamics.results.layout import METRICS
 
@@ -27,22 +28,56 @@ STEPS = ("step", "train/global_step", "training/global_step", "global_step", "tr
 MISSING = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "null", "NULL", "None")  # in CSV; pandas' own list also has NaN
 CHECKPOINT = "trainer_state.json"
 LARGEST = 2**53  # maximum step, as larger integers are not exact in float64
+RUN = re.compile(  # columns that tell runs in one file apart
+    r"((config|display|project|wandb)[ ._/-])?(model|method|algorithm|policy|seed|name|run|exp|experiment|trial|job)"
+    r"([ ._/-]?(id|uuid|name|number|path))?",
+    re.IGNORECASE,
+)
+NATS_ROUNDING = 1e-2  # in bf16, a log p near 0 may round to above 0, and an entropy near 0 to below 0
+_parquet = partial(read_parquet, remedy="write it again")
+
+
+def read_table(path: Path) -> pd.DataFrame:
+    """The rows of a parquet or JSONL file. Text stays text, so that the ids "007" and "7" differ.
+
+    Raises UserError if the file is missing, a folder or damaged, has a different format, or has no rows.
+    """
+    if path.is_dir():
+        files = ", ".join(sorted(file.name for file in path.iterdir())[:3])
+        raise UserError(f"{path} is a folder; name a file in it{files and f', such as {files}'}")
+    if not path.is_file():
+        raise UserError(f"no file {path}")
+    if path.suffix not in (".parquet", ".jsonl"):
+        raise UserError(f"{path} should be a .parquet or a .jsonl file")
+    frame = _parquet(path) if path.suffix == ".parquet" else pd.DataFrame(read_json_lines(path))
+    if frame.empty:
+        raise UserError(f"{path} has no rows")
+    return frame
+
+
+def column(frame: pd.DataFrame, path: Path, wanted: str | None, known: Sequence[str], what: str) -> pd.Series:
+    """The column `wanted` or, if None, the first of the `known` ones. Raises UserError if the table has none."""
+    if name := next((name for name in ([wanted] if wanted else known) if name in frame), None):
+        return frame[name]
+    names = [str(name) for name in frame.columns]
+    if wanted:
+        raise UserError(f"{path} has no column {wanted!r}{nearest(wanted, names)}")
+    raise UserError(f"{path} has no column for {what} ({', '.join(known)}); its columns: {', '.join(names)}")
 
 
 def read_metrics(run: Path, column: str | None = None) -> tuple[pd.DataFrame, str, list[str]]:
-    """Read the metrics of a run.
+    """The metrics of a run, one row per step with the index `step` (of several values for a step, the last), the file
+    they are from, and how many more; and notes.
+
+    There is a note for each file that logs the entropy of a step more than once, and one for an entropy of NaN, as
+    opposed to a step without entropy. Parquet files do not distinguish the two: a null is NaN in the `entropy` of our
+    metrics.parquet, which has one in every row, and missing in others.
 
     Args:
         run: our metrics.parquet, TRL's trainer_state.json, metrics as JSONL (prime-rl, Tinker, verl's file logger), a
             CSV file exported by W&B or TensorBoard or any parquet file; or a folder that contains one of these. If a
             folder has several kinds, the first one that logs an entropy is used.
         column: the entropy column; by default the first of `ENTROPY` that exists.
-
-    Returns:
-        The metrics, one row per step, with the index `step` (of several values for a step, the last); the file they
-        are from, and how many more; and notes. There is a note for each file that logs the entropy of a step more than
-        once, and one for an entropy of NaN, as opposed to a step without entropy. Parquet files do not distinguish the
-        two: a null is NaN in the `entropy` of our metrics.parquet, which has one in every row, and missing in others.
 
     Raises:
         UserError: no such file, it is unreadable, it has no rows or several runs, or a step or an entropy is infinite
@@ -64,12 +99,13 @@ def read_metrics(run: Path, column: str | None = None) -> tuple[pd.DataFrame, st
     rows = [frame for frame in frames.values() if len(frame)]
     if first.name == CHECKPOINT:  # checkpoint-9 sorts after checkpoint-10, but is the earlier one
         rows.sort(key=lambda frame: frame.index.max())
-    metrics = _numbers(pd.concat(rows)).groupby(level=0).last()
+    logged = pd.concat(rows)
+    texts = logged.select_dtypes(exclude=["number", "bool"]).map(_number).dropna(axis=1, how="all")  # also hold numbers
+    metrics = pd.concat([logged.select_dtypes("number"), texts], axis=1).groupby(level=0).last()
     if (entropy := first_logged(metrics, names)) is not None and np.isinf(entropy).any():
         nan = entropy.index[np.isinf(entropy)]
-        notes.append(
-            f"{source}: {entropy.name} is NaN at {len(nan)} of {entropy.count()} steps, first at step {nan[0]}"
-        )
+        steps = f"{len(nan)} of {entropy.count()} steps"
+        notes.append(f"{source}: {entropy.name} is NaN at {steps}, first at step {nan[0]}")
     return metrics.replace(np.inf, np.nan), source, notes
 
 
@@ -98,24 +134,24 @@ def _frames(run: Path, names: tuple[str, ...]) -> dict[Path, pd.DataFrame]:
             try:
                 tried.append({file: _read(file, read, names) for file in files})
             except UserError:
-                if any(len(frame) for frames in tried for frame in frames.values()):
-                    continue  # such as a dataset beside the log, which has the answer or the names to suggest
-                raise
+                if not any(len(frame) for frames in tried for frame in frames.values()):
+                    raise
+                continue  # such as a dataset beside the log, which has the answer or the names to suggest
             if any(first_logged(frame, names) is not None for frame in tried[-1].values()):
                 return tried[-1]
-    if not tried and run.is_dir():
-        raise UserError(f"{run}: no {', '.join(kinds)} there")
     if not tried:
-        raise UserError(f"{run} should be one of {', '.join(kinds)}")
-    if (rows := next((frames for frames in tried if any(map(len, frames.values()))), None)) is None:
-        raise UserError(f"{next(iter(tried[0]))} has no rows with a step")
-    return rows
+        wanted = ", ".join(kinds)
+        raise UserError(f"{run}: no {wanted} there" if run.is_dir() else f"{run} should be one of {wanted}")
+    for frames in tried:
+        if any(map(len, frames.values())):
+            return frames
+    raise UserError(f"{next(iter(tried[0]))} has no rows with a step")
 
 
 def _read(file: Path, read: Callable[[Path], pd.DataFrame], names: tuple[str, ...]) -> pd.DataFrame:
     """One row per logged step. A logged NaN entropy becomes inf, as pandas cannot tell NaN from a missing value."""
     try:
-        frame = read(file)
+        frame = _by_step(read(file))
         if (entropy := first_logged(frame, names)) is not None:
             ours = (file.name, entropy.name) == (METRICS, "entropy")  # has a value in every row, so a null is NaN
             nan = entropy.isna() if ours else entropy.map(_is_nan).astype(bool)
@@ -165,12 +201,6 @@ def _finite(values: pd.Series) -> pd.Series:
     return numbers
 
 
-def _numbers(frame: pd.DataFrame) -> pd.DataFrame:
-    """The numeric columns, including numbers stored as text."""
-    texts = frame.select_dtypes(exclude=["number", "bool"]).map(_number).dropna(axis=1, how="all")
-    return pd.concat([frame.select_dtypes("number"), texts], axis=1)
-
-
 def _number(value: Any) -> float:
     try:
         return np.nan if isinstance(value, bool | np.bool_) else float(value)
@@ -189,13 +219,7 @@ def _is_nan(value: object) -> bool:
 
 def _run_of(file: Path) -> Path:
     """The folder of a run whose checkpoints or restarts have separate files, or the single file of a run."""
-    if file.name == CHECKPOINT:
-        return file.parents[file.parent.name.startswith("checkpoint-")]
-    return file
-
-
-def _parquet(file: Path) -> pd.DataFrame:
-    return _by_step(read_parquet(file, remedy="write it again"))
+    return file.parents[file.parent.name.startswith("checkpoint-")] if file.name == CHECKPOINT else file
 
 
 def _json_lines(file: Path) -> pd.DataFrame:
@@ -206,7 +230,7 @@ def _json_lines(file: Path) -> pd.DataFrame:
         rows = [{name: "NaN" if value is None else value for name, value in row.items()} for row in rows]
         data = pd.DataFrame(rows, frame.index)
         frame = data.combine_first(frame)  # other rows may have theirs at the top level
-    return _by_step(frame)
+    return frame
 
 
 def _csv(file: Path) -> pd.DataFrame:
@@ -224,11 +248,11 @@ def _csv(file: Path) -> pd.DataFrame:
     names = frame.columns.str.rpartition(" - ")
     if len({run for run, dash, _ in names if dash}) > 1:
         raise ValueError("it has several runs; export one of them")
-    return _by_step(frame.set_axis([metric for _, _, metric in names], axis=1))
+    return frame.set_axis([metric for _, _, metric in names], axis=1)
 
 
 def _trainer_state(file: Path) -> pd.DataFrame:
     state = json.loads(file.read_text(), parse_constant=_constant)
     if not isinstance(state, dict) or "log_history" not in state:
         raise ValueError("it has no log_history")
-    return _by_step(pd.DataFrame(state["log_history"]))
+    return pd.DataFrame(state["log_history"])

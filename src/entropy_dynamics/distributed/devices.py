@@ -34,13 +34,7 @@ def claim_devices(device: str, count: int, slots: int = 1) -> Iterator[list[str]
 
     Waits, with one message, while other jobs of this user hold too many. Takes all or none, so that waiting jobs cannot
     block each other. Chooses among the GPUs in CUDA_VISIBLE_DEVICES if it is set, else among those of the SLURM job or
-    the machine.
-
-    Yields:
-        The names of the GPUs.
-
-    Raises:
-        UserError: there are fewer than `count` GPUs.
+    the machine. Yields the names of the GPUs. Raises UserError if there are fewer than `count`.
     """
     if device != "cuda":
         yield []

@@ -44,9 +44,8 @@ def acts_for_stage() -> bool:
 def run_on_ranks(config: "Config", arguments: Sequence[str]) -> None:
     """Run `entropy-dynamics <arguments>` on `hardware.ranks` ranks and wait for them.
 
-    Raises:
-        Unfinished: raised by a rank.
-        UserError: the machine has too few GPUs, this is not a SLURM job (several nodes), or a rank failed.
+    Raises Unfinished if a rank does, and UserError if the machine has too few GPUs, if this is not a SLURM job (several
+    nodes), or if a rank failed.
     """
     hardware = config.hardware
     if hardware.nodes > 1:
@@ -60,13 +59,8 @@ def start_ranks(count: int, command: Sequence[str]) -> None:
     """Run `command` on `count` ranks and wait for them. All have ended when this returns or raises.
 
     Rank 0 writes to this terminal. Of the others, only the first to fail shows the end of its stderr. SIGURG is
-    forwarded to all ranks.
-
-    Raises:
-        Unfinished: raised by a rank.
-        UserError: a rank failed; the message has its number and its exit code or signal.
-        KeyboardInterrupt: Ctrl-C.
-        SystemExit: SIGTERM.
+    forwarded to all ranks. Raises Unfinished if a rank does, UserError with its number and its exit code or signal if a
+    rank failed, KeyboardInterrupt on Ctrl-C, and SystemExit on SIGTERM.
     """
     ranks: list[subprocess.Popen[bytes]] = []
     with tempfile.TemporaryDirectory(prefix="entropy-dynamics-ranks-") as folder:
@@ -114,19 +108,13 @@ def _run_on_nodes(nodes: int, ranks_per_node: int, arguments: Sequence[str]) -> 
 def end_with_parent(parent: int | None = None, by: signal.Signals = signal.SIGKILL) -> None:
     """Let the kernel end this process when its parent dies, even by SIGKILL. Linux only.
 
-    Args:
-        parent: the parent's process id, if known: if it has already died, this process ends at once.
+    With the parent's process id, this process ends at once if the parent has already died.
     """
     if sys.platform != "linux":
         return
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, by)
     if parent is not None and os.getppid() != parent:
         os._exit(1)
-
-
-def starter() -> int | None:
-    """The id of the process that started this rank, unless a user's torchrun did."""
-    return int(os.environ[STARTER]) if STARTER in os.environ else None
 
 
 def _start(rank: int, count: int, command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:

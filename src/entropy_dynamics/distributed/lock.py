@@ -18,13 +18,10 @@ NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # a file system witho
 
 @contextmanager
 def held(file: Path) -> Iterator[None]:
-    """Context manager: hold the lock `file`; on exit the file is removed.
+    """Context manager: hold the lock `file`; on exit the file is removed. Raises UserError if another process holds it.
 
     The kernel releases the lock when the process ends, however it ends. A shared file system may keep the lock of a
     node that died for minutes, or until the file is deleted.
-
-    Raises:
-        UserError: another process holds the lock.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
     while True:
@@ -50,10 +47,8 @@ def _lock(file: TextIO) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.seek(0)
-        holder = file.read()
-        raise UserError(
-            f"another job is writing this run: {holder}; if that has ended, because its node died, delete {file.name}"
-        ) from None
+        remedy = f"if that has ended, because its node died, delete {file.name}"
+        raise UserError(f"another job is writing this run: {file.read()}; {remedy}") from None
     except OSError as error:
         if error.errno not in NO_LOCKS:
             raise

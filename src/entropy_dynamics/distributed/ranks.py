@@ -44,8 +44,7 @@ class Ranks:
     def join(cls, hardware: HardwareConfig) -> "Ranks":
         """This process: the only one, or one of `hardware.ranks` that launch.py or torchrun started.
 
-        Raises:
-            UserError: the device does not exist, or the number of ranks differs from the config.
+        Raises UserError if the device does not exist, or if the number of ranks differs from the config.
         """
         device, size = device_of(hardware), int(os.environ.get("WORLD_SIZE", 0))
         if size != hardware.ranks and (size > 1 or hardware.ranks is not None):
@@ -55,9 +54,8 @@ class Ranks:
         rank = int(os.environ["RANK"])
         per_node = size // hardware.nodes
         if (local := int(os.environ.get("LOCAL_WORLD_SIZE", per_node))) != per_node:
-            raise UserError(
-                f"torchrun started {local} ranks on this node, but hardware.ranks / hardware.nodes is {per_node}"
-            )
+            wanted = f"hardware.ranks / hardware.nodes is {per_node}"
+            raise UserError(f"torchrun started {local} ranks on this node, but {wanted}")
         if device.type == "cuda":
             device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
             torch.cuda.set_device(device)
@@ -106,8 +104,7 @@ class Ranks:
     def map(self, function: Callable[[Item], Any], items: Sequence[Item]) -> list[Any]:
         """Apply `function` to every item, each on one rank, and gather the results.
 
-        Raises:
-            RuntimeError: `function` raised on another rank; on that rank its own exception is raised.
+        If it raises on one rank, so does this on all: its own exception there, RuntimeError on the others.
         """
         share, error = [], None
         try:

@@ -52,11 +52,8 @@ def shard(module: nn.Module, blocks: Iterable[nn.Module], precision: str, ranks:
 def fill(module: nn.Module, directory: Path, name_in_file: Callable[[str], str | None], ranks: Ranks) -> None:
     """Materialize a sharded module from the safetensors files in `directory`; each rank keeps its shard.
 
-    Args:
-        name_in_file: maps a parameter's name to its name in the files, or to None if it is initialized to 0.
-
-    Raises:
-        UserError: a file is damaged, or a parameter is missing or has a different shape.
+    `name_in_file` maps a parameter's name to its name in the files, or to None if it is initialized to 0. Raises
+    UserError if a file is damaged, or if a parameter is missing or has a different shape.
     """
     module.to_empty(device=ranks.device)
     _rebuild_buffers(module, ranks.device)

@@ -20,13 +20,12 @@ BYTES_PER_SECOND = 0.5e9  # for writing, flushing and hashing a checkpoint [ours
 
 
 class TimeLimit:
-    """Detects that another step would exceed the time limit. Create before the first step; call after every step."""
+    """Detects that another step would exceed the time limit. Create before the first step; call after every step.
+
+    `checkpoint_bytes` is the size of a checkpoint, over all ranks.
+    """
 
     def __init__(self, ranks: Ranks, checkpoint_bytes: float = 0.0):
-        """
-        Args:
-            checkpoint_bytes: size of a checkpoint, over all ranks.
-        """
         self.ranks, self.requested = ranks, False
         end = job_end() if ranks.is_main else float("inf")
         self.last_start = end - MARGIN - checkpoint_bytes / BYTES_PER_SECOND

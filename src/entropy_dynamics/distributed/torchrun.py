@@ -15,19 +15,11 @@ from entropy_dynamics.distributed.launch import STARTER
 FIRST_PORT, PORTS = 20_000, 10_000  # range of rendezvous ports, chosen by job id; below Linux's ephemeral ports
 
 
-def first_node(nodes: str) -> str:
-    """The first node of a SLURM host list: node[01-04,07],other9 -> node01."""
-    return re.sub(r"\[(\w+)[^]]*]", r"\1", nodes).partition(",")[0]
-
-
 def address(node: str) -> str:
     """The address by which SLURM reaches a node (NodeAddr), which is its name unless configured otherwise.
 
     The name alone is not enough: other nodes may not resolve it, and the node itself may resolve it to 127.0.1.1
-    (Debian).
-
-    Raises:
-        SystemExit: with one line, if no address resolves.
+    (Debian). Raises SystemExit, with one line, if no address resolves.
     """
     names = [node]
     with suppress(OSError, subprocess.SubprocessError):
@@ -46,7 +38,8 @@ def address(node: str) -> str:
 def endpoint() -> str:
     """The rendezvous endpoint on the first node of this srun step; under salloc, srun may run on the login node."""
     port = FIRST_PORT + int(os.environ["SLURM_JOB_ID"]) % PORTS
-    return f"{address(first_node(os.environ['SLURM_STEP_NODELIST']))}:{port}"
+    first = re.sub(r"\[(\w+)[^]]*]", r"\1", os.environ["SLURM_STEP_NODELIST"]).partition(",")[0]  # of node[01-04],node9
+    return f"{address(first)}:{port}"
 
 
 if __name__ == "__main__":

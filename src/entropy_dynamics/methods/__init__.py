@@ -80,8 +80,7 @@ class Method(Section):
     def shape_rewards(self, rewards: PerRollout, groups: Groups, mean_logp: PerRollout) -> PerRollout:
         """The rewards from which advantages are computed; unchanged by default.
 
-        Args:
-            mean_logp: mean log probability of each response's tokens under the policy that sampled it, nats.
+        `mean_logp` is that of each response's tokens under the policy that sampled it, nats.
         """
         return rewards
 
@@ -163,9 +162,7 @@ class Method(Section):
     def divisors(self, weights: PerToken, mask: Mask, groups: Groups) -> Float[torch.Tensor, "batch 1"]:
         """Loss divisor of each row's tokens, which defines how tokens are averaged (see `token_divisors`).
 
-        Args:
-            weights: the token weights of all rows of the update.
-            mask, groups: of the same rows.
+        `weights`, the token weights, `mask` and `groups` are of all rows of the update.
         """
         from entropy_dynamics.core.objective import token_divisors
 
@@ -212,8 +209,7 @@ def method_types() -> Mapping[str, type[Method]]:
 def load_method(name: str, /, **params: Any) -> Method:
     """Build the method `name` with its hyper-parameters.
 
-    Raises:
-        UserError: unknown name or parameter (the message suggests the nearest known one), or a value out of bounds.
+    Raises UserError for an unknown name or parameter, with the nearest known one, or a value out of bounds.
     """
     kinds = method_types()
     if name not in kinds:

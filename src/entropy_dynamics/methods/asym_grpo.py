@@ -9,26 +9,20 @@ Source: a secondary one, with 0.9 and 0.4 as the values of the paper.
 """
 
 import torch
-from jaxtyping import Float
 from pydantic import NonNegativeFloat
-from torch import Tensor
 
-from entropy_dynamics.core.shapes import Groups, PerRollout
-from entropy_dynamics.methods import Method, method
-from entropy_dynamics.methods.common import in_each_group
+from entropy_dynamics.methods import method
+from entropy_dynamics.methods.common import PerGroup, PerMember
 
 
 @method("asym_grpo")
-class AsymGRPO(Method):
+class AsymGRPO(PerGroup):
     """Only the advantages differ from GRPO's."""
 
     beta_plus: NonNegativeFloat = 0.9
     beta_minus: NonNegativeFloat = 0.4
 
-    def advantages(self, rewards: PerRollout, groups: Groups) -> PerRollout:
-        return in_each_group(self._group_advantages, rewards, groups)
-
-    def _group_advantages(self, rewards: Float[Tensor, " member"]) -> Float[Tensor, " member"]:
+    def group_advantages(self, rewards: PerMember) -> PerMember:
         correct = rewards > 0
         rate = correct.double().mean()
         if rate in (0, 1):

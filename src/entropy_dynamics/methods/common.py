@@ -1,16 +1,18 @@
-"""Helpers shared by several methods: parameter types, selection of samples, batch statistics."""
+"""Helpers shared by several methods: parameter types, selection of samples, batch statistics, groups."""
 
 import math
-from collections.abc import Callable
 from typing import Annotated, Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor
 
 from entropy_dynamics.core.shapes import Chosen, Groups, Mask, PerRollout, PerToken
+from entropy_dynamics.methods import Method
 
+PerMember = Float[Tensor, " member"]
+"""Values of the rollouts of one group."""
 Share = Annotated[float, Field(gt=0, le=1)]
 Deviations = Annotated[float, Field(ge=0)]
 """Number of standard deviations; finite, as an infinite mu would turn a clipping method into GRPO."""
@@ -49,12 +51,21 @@ def largest(values: PerToken, candidates: Mask, count: int) -> Chosen:
     return chosen.view(candidates.shape)
 
 
-def in_each_group(
-    function: Callable[[Float[Tensor, " member"]], Float[Tensor, " member"]], values: PerRollout, groups: Groups
-) -> PerRollout:
-    """Apply `function` to the values of each group, in float64; groups may be in any order and of any size."""
-    result = torch.empty_like(values)
-    for group in groups.unique():
-        members = groups == group
-        result[members] = function(values[members].double()).to(values)
-    return result
+def permutation(count: int, generator: torch.Generator | None) -> Int[Tensor, " count"]:
+    """A random order of the numbers below `count`, on the generator's device, as it only draws there."""
+    return torch.randperm(count, generator=generator, device=None if generator is None else generator.device)
+
+
+class PerGroup(Method):
+    """A method whose advantages are those of each group by itself, which may be in any order and of any size."""
+
+    def advantages(self, rewards: PerRollout, groups: Groups) -> PerRollout:
+        result = torch.empty_like(rewards)
+        for group in groups.unique():
+            members = groups == group
+            result[members] = self.group_advantages(rewards[members].double()).to(rewards)
+        return result
+
+    def group_advantages(self, rewards: PerMember) -> PerMember:
+        """Advantages of the rollouts of one group, float64."""
+        raise NotImplementedError

@@ -21,7 +21,7 @@ from pydantic import Field, model_validator
 from entropy_dynamics.core.shapes import Mask, PerToken
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import Method, method
-from entropy_dynamics.methods.common import Share, batch_mean_and_std, largest
+from entropy_dynamics.methods.common import Share, batch_mean_and_std, largest, permutation
 
 Bound = Annotated[float, Field(allow_inf_nan=True)]
 
@@ -54,8 +54,7 @@ class ClipCov(Method):
         cov = token_covariance(stats, advantages, mask)
         candidates = ((cov > self.lb) & (cov < self.ub)).flatten().nonzero().squeeze(-1)
         count = max(math.floor(self.ratio * int(mask.sum())), 1)
-        device = None if generator is None else generator.device  # a generator only draws on its own device
-        drawn = torch.randperm(len(candidates), generator=generator, device=device)[:count]
+        drawn = permutation(len(candidates), generator)[:count]
         dropped = torch.zeros(mask.numel(), dtype=torch.bool, device=mask.device)
         dropped[candidates[drawn.to(mask.device)]] = True
         return torch.where(dropped.view(mask.shape), 0.0, mask.float())
@@ -86,17 +85,10 @@ class KLCov(Method):
         return self.beta * largest(cov, mask, count).float()
 
     def token_loss(
-        self,
-        logp: PerToken,
-        logp_old: PerToken,
-        advantages: PerToken,
-        mask: Mask,
-        *,
-        coefficients: PerToken | None = None,
-        **_: Any,
+        self, logp: PerToken, logp_old: PerToken, *arguments: Any, coefficients: PerToken | None = None, **more: Any
     ) -> PerToken:
         assert coefficients is not None
-        return super().token_loss(logp, logp_old, advantages, mask) + coefficients * (logp - logp_old).abs()
+        return super().token_loss(logp, logp_old, *arguments, **more) + coefficients * (logp - logp_old).abs()
 
 
 def token_covariance(stats: TokenStats, advantages: PerToken, mask: Mask) -> PerToken:

@@ -16,29 +16,23 @@ released.
 import math
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from entropy_dynamics.core.advantages import STD_EPS
-from entropy_dynamics.core.shapes import Groups, PerRollout
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.methods import Method, method
-from entropy_dynamics.methods.common import in_each_group
+from entropy_dynamics.methods import method
+from entropy_dynamics.methods.common import PerGroup, PerMember
 from entropy_dynamics.sections import PositiveInt
 
 
 @method("pass_at_k")
-class PassAtK(Method):
+class PassAtK(PerGroup):
     """Only the advantages differ from GRPO's."""
 
     k: PositiveInt = 4
     """Less than the group size. 1 gives GRPO's advantages of binary rewards, up to the definition of the standard
     deviation."""
 
-    def advantages(self, rewards: PerRollout, groups: Groups) -> PerRollout:
-        return in_each_group(self._group_advantages, rewards, groups)
-
-    def _group_advantages(self, rewards: Float[Tensor, " member"]) -> Float[Tensor, " member"]:
+    def group_advantages(self, rewards: PerMember) -> PerMember:
         """Raises UserError for k >= n: every group with a correct rollout would then have rho = 1."""
         correct, k = rewards > 0, self.k
         n, c = len(correct), int(correct.sum())

@@ -8,33 +8,23 @@ are the reference's at every step, and only the selection of the tokens differs.
 from typing import Any
 
 import torch
-from jaxtyping import Float
-from torch import Generator, Tensor
+from torch import Generator
 
 from entropy_dynamics.core.shapes import Mask, PerToken
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import method
 from entropy_dynamics.methods.clip_b import ClipB
 from entropy_dynamics.methods.clip_v import ClipV
-from entropy_dynamics.methods.common import largest
+from entropy_dynamics.methods.common import largest, permutation
 
 
-def dropping_others(
-    reference: PerToken, priority: Float[Tensor, "batch token"], advantages: PerToken, mask: Mask
-) -> PerToken:
+def dropping_others(reference: PerToken, priority: PerToken, advantages: PerToken, mask: Mask) -> PerToken:
     """Weights with as many zeros of each sign of the advantage as `reference`, at the tokens of highest priority."""
     response, dropped = mask.bool(), torch.zeros_like(mask, dtype=torch.bool)
     for of_sign in (advantages < 0, advantages > 0, advantages == 0):
         candidates = response & of_sign
         dropped |= largest(priority, candidates, int((candidates & (reference == 0)).sum()))
     return torch.where(dropped, 0.0, mask.float())
-
-
-def random_priority(mask: Mask, generator: Generator | None) -> Float[Tensor, "batch token"]:
-    """A random order of the response tokens, 0 elsewhere; it depends on neither padding nor micro-batches."""
-    device = None if generator is None else generator.device  # a generator only draws on its own device
-    order = torch.randperm(int(mask.bool().sum()), generator=generator, device=device).to(mask.device, torch.double)
-    return torch.zeros_like(mask, dtype=torch.double).masked_scatter(mask.bool(), order)
 
 
 class _Random:
@@ -44,7 +34,10 @@ class _Random:
         self, stats: TokenStats, advantages: PerToken, mask: Mask, *, generator: Generator | None = None, **_: Any
     ) -> PerToken:
         reference = super().token_weights(stats, advantages, mask)  # type: ignore[misc]
-        return dropping_others(reference, random_priority(mask, generator), advantages, mask)
+        # A random order of the response tokens, which depends on neither padding nor micro-batches.
+        order = permutation(int(mask.bool().sum()), generator).to(mask.device, torch.double)
+        priority = torch.zeros_like(mask, dtype=torch.double).masked_scatter(mask.bool(), order)
+        return dropping_others(reference, priority, advantages, mask)
 
 
 class _LowP:

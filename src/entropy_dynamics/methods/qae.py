@@ -18,25 +18,21 @@ from pydantic import Field
 from torch import Tensor
 
 from entropy_dynamics.core.advantages import STD_EPS
-from entropy_dynamics.core.shapes import Groups, PerRollout
-from entropy_dynamics.methods import Method, method
-from entropy_dynamics.methods.common import in_each_group
+from entropy_dynamics.methods import method
+from entropy_dynamics.methods.common import PerGroup, PerMember
 
 
 @method("qae")
-class QAE(Method):
+class QAE(PerGroup):
     """Only the advantages differ from GRPO's."""
 
     quantile: Annotated[float, Field(gt=0, lt=1)] = 0.4
     """K in the paper. With a larger one more groups learn from their wrong answers, and the entropy is higher."""
 
-    def advantages(self, rewards: PerRollout, groups: Groups) -> PerRollout:
-        return in_each_group(self._group_advantages, rewards, groups)
-
-    def _group_advantages(self, rewards: Float[Tensor, " member"]) -> Float[Tensor, " member"]:
+    def group_advantages(self, rewards: PerMember) -> PerMember:
         return (rewards - self._baseline(rewards)) / (rewards.std(correction=min(1, len(rewards) - 1)) + STD_EPS)
 
-    def _baseline(self, rewards: Float[Tensor, " member"]) -> Float[Tensor, ""]:
+    def _baseline(self, rewards: PerMember) -> Float[Tensor, ""]:
         place = math.ceil(self.quantile * len(rewards) - 1e-9)  # 0.7 * 10 is a little over 7 in floating point
         return rewards.sort().values[max(place, 1) - 1]
 
@@ -45,5 +41,5 @@ class QAE(Method):
 class QAEAuthors(QAE):
     """With an interpolated quantile."""
 
-    def _baseline(self, rewards: Float[Tensor, " member"]) -> Float[Tensor, ""]:
+    def _baseline(self, rewards: PerMember) -> Float[Tensor, ""]:
         return rewards.quantile(self.quantile)

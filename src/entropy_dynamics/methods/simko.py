@@ -5,10 +5,9 @@ For tokens whose entropy is above the `quantile` of their response:
     A > 0:  PPO's loss with r' in place of r,   r' = (1 - alpha) r + alpha/K sum_k sg[r / r_k] r_k
     A < 0:  PPO's loss times `top1_weight` if the token is the most likely one
 
-r = p / p_old of the sampled token, r_k of the k-th most likely token, sg = stop gradient. r' has the value of r
-and the gradient r ((1 - alpha) grad log p + alpha mean_k grad log p_k), independent of p_old of the top K. It is
-therefore computed from the log p of the K most likely tokens alone (`token_stats`, top). The official code divides by
-r_k + 1e-8.
+r = p / p_old of the sampled token, r_k of the k-th most likely token, sg = stop gradient. r' has the value of r and the
+gradient r ((1 - alpha) grad log p + alpha mean_k grad log p_k), independent of p_old of the top K. It is therefore
+computed from the log p of the K most likely tokens alone (`token_stats`, top). The official code divides by r_k + 1e-8.
 
 Source: CLR-Lab/SimKO (306f4ff), verl/trainer/ppo/core_algos.py:329 (compute_policy_loss_simko) and :317
 (row_quantile_masked), verl/workers/actor/dp_actor.py:66 (_forward_micro_batch), run_qwen2.5-math-7b_SimKO.sh; of the

@@ -38,10 +38,8 @@ PROBES = (  # where conversions of sentencepiece models are known to go wrong
 def llama_config(published: dict[str, Any], where: Path) -> dict[str, Any]:
     """The config.json of `LlamaForCausalLM` for the same weights.
 
-    The "dynamic" RoPE scaling has no effect within max_position_embeddings.
-
-    Raises:
-        UserError: the model has biases, which the Llama of transformers and of vLLM would silently ignore.
+    The "dynamic" RoPE scaling has no effect within max_position_embeddings. Raises UserError if the model has biases,
+    which the Llama of transformers and of vLLM would silently ignore.
     """
     for key in ("qkv_bias", "bias"):
         if published.get(key):
@@ -60,9 +58,8 @@ def llama_config(published: dict[str, Any], where: Path) -> dict[str, Any]:
 def turn_end(settings: dict[str, Any], ends: int | list[int] | None) -> str:
     """The token that ends a turn. The published eos_token is </s>, but the model ends its turns with <|im_end|>.
 
-    Args:
-        settings: tokenizer_config.json with the chat template.
-        ends: eos_token_id of generation_config.json; the one that occurs in the chat template is chosen.
+    Of `ends`, the eos_token_id of generation_config.json, it is the one in the chat template of `settings`, the content
+    of tokenizer_config.json.
     """
     added = settings["added_tokens_decoder"]
     contents = [added[str(end)]["content"] for end in ([ends] if isinstance(ends, int) else ends or [])]
@@ -110,12 +107,9 @@ def convert_tokenizer(source: Path) -> "PreTrainedTokenizerFast":
 
 
 def check_tokenizer(tokenizer: "PreTrainedTokenizerFast", source: Path, texts: Iterable[str]) -> None:
-    """Check that ids agree with the published tokenizer on `PROBES` and `texts`, both plain and as prompts.
+    """Raise UserError unless ids agree with the published tokenizer on `PROBES` and `texts`, both plain and as prompts.
 
     The published tokenizer splits a string at its added tokens and encodes the rest with sentencepiece.
-
-    Raises:
-        UserError: the ids of a string differ.
     """
     from sentencepiece import SentencePieceProcessor
 
@@ -134,5 +128,4 @@ def check_tokenizer(tokenizer: "PreTrainedTokenizerFast", source: Path, texts: I
 
 
 def _content(token: str | dict[str, Any]) -> str:
-    """A special token of tokenizer_config.json, which may be a string or an object with `content`."""
     return token if isinstance(token, str) else token["content"]

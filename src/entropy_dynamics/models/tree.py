@@ -88,10 +88,8 @@ def attention(
         return torch.cat([attention(module, *state, **options)[0] for state in states], 1), None
     if attention_mask is None or query.device.type != "cpu":
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
-    dropout, scale = options.get("dropout", 0.0), options.get("scaling")
-    found = nn.functional.scaled_dot_product_attention(
-        query, key, value, attention_mask, dropout, scale=scale, enable_gqa=True
-    )
+    settings = {"dropout_p": options.get("dropout", 0.0), "scale": options.get("scaling"), "enable_gqa": True}
+    found = nn.functional.scaled_dot_product_attention(query, key, value, attention_mask, **settings)
     return found.transpose(1, 2).contiguous(), None
 
 

@@ -2,21 +2,22 @@
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+from jaxtyping import Int
+from torch.nn.functional import cross_entropy
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from entropy_dynamics.config.schema.model import WarmStartConfig
 from entropy_dynamics.errors import UserError
+from entropy_dynamics.models import tree
+from entropy_dynamics.models.muon import Muon
 from entropy_dynamics.tasks import Problem
 from entropy_dynamics.tasks.prompts import render_prompt
 
-if TYPE_CHECKING:
-    import torch
-    from jaxtyping import Int
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
-
-    Tokens = Int[torch.Tensor, "row token"]
+Tokens = Int[torch.Tensor, "row token"]
 
 IGNORED = -100  # the label of tokens that are not to be learned
 POOL = 8  # number of batches whose solutions are written together and sorted by length
@@ -28,9 +29,9 @@ MAX_GRAD_NORM = 1.0  # for pretrained models
 
 
 def warm_start(
-    model: "PreTrainedModel",
+    model: PreTrainedModel,
     config: WarmStartConfig,
-    batches: Iterator[tuple["Tokens", "Tokens", float]],
+    batches: Iterator[tuple[Tokens, Tokens, float]],
     progress: Callable[[float], None],
     *,
     pretrained: bool = False,
@@ -38,24 +39,11 @@ def warm_start(
     """Train `model` in place, on its device, by cross-entropy on the response tokens of solutions, each used once.
 
     From random weights: Muon for the matrices of the blocks, AdamW for everything else. Pretrained: AdamW without
-    weight decay and with gradient clipping. Both: linear warm-up, linear decay. Deterministic for given batches, number
-    of threads and machine.
+    weight decay and with gradient clipping. Both: linear warm-up, linear decay. Deterministic for given batches (see
+    `solution_batches`), number of threads and machine. `progress` is called after every step with its loss.
 
-    Args:
-        batches: from `solution_batches`.
-        progress: called after every step with its loss.
-
-    Returns:
-        The loss of every step, nats per token.
-
-    Raises:
-        UserError: the loss is not finite.
+    Returns the loss of every step, nats per token. Raises UserError if it is not finite.
     """
-    import torch
-    from torch.nn.functional import cross_entropy
-
-    from entropy_dynamics.models.muon import Muon
-    from entropy_dynamics.models.tree import Tree, fits
 
     def rate(step: int) -> float:
         return min(1.0, (step + 1) / (WARM_UP * config.steps), (config.steps - step) / (DECAY * config.steps))
@@ -73,9 +61,10 @@ def warm_start(
         tokens, labels = tokens.to(model.device), labels.to(model.device)
         response = labels[:, 1:] != IGNORED  # elsewhere no logits, which take a vocabulary's size each
         targets = labels[:, 1:][response]
-        if pretrained and fits(model):  # chat prompts share a system message, which runs once
-            tree = Tree.of(tokens, (response * torch.arange(1, tokens.shape[1], device=model.device)).amax(-1))
-            hidden = tree.hidden(model.model)[tree.nodes]
+        if pretrained and tree.fits(model):  # chat prompts share a system message, which runs once
+            lengths = (response * torch.arange(1, tokens.shape[1], device=model.device)).amax(-1)
+            prefixes = tree.Tree.of(tokens, lengths)
+            hidden = prefixes.hidden(model.model)[prefixes.nodes]
             response = response[:, : hidden.shape[1]]
         else:  # padding is on the right, which causal attention never sees, so no attention mask is needed
             hidden = model.model(tokens[:, :-1], use_cache=False).last_hidden_state
@@ -98,7 +87,7 @@ def warm_start(
 
 
 def solution_batches(
-    tokenizer: "PreTrainedTokenizerFast",
+    tokenizer: PreTrainedTokenizerFast,
     config: WarmStartConfig,
     *,
     seed: int,
@@ -106,17 +95,12 @@ def solution_batches(
     max_new_tokens: int,
     prompt_format: str = "chat",
     variables: Mapping[str, Any] = {},
-) -> Iterator[tuple["Tokens", "Tokens", float]]:
+) -> Iterator[tuple[Tokens, Tokens, float]]:
     """Yield right-padded batches endlessly: tokens, labels, and the mean number of response tokens per batch.
 
-    Labels are IGNORED outside the response.
-
-    Args:
-        exclude: texts of problems that must not be used.
-        prompt_format, variables: see `render_prompt`.
+    Labels are IGNORED outside the response. Problems with a text in `exclude` are not used. For `prompt_format` and
+    `variables` see `render_prompt`.
     """
-    import torch
-
     solutions = config.solutions
     problems = solutions.problems(seed, exclude)
     rng = np.random.default_rng([seed, 1])
@@ -130,9 +114,8 @@ def solution_batches(
         responses = [text + tokenizer.eos_token * ends for text, ends in written]
         prompts = tokenizer(texts, add_special_tokens=prompt_format == "completion")["input_ids"]
         encoded = tokenizer(responses, add_special_tokens=False)["input_ids"]
-        rows = [
-            (len(prompt), prompt + response[:max_new_tokens]) for prompt, response in zip(prompts, encoded, strict=True)
-        ]
+        both = zip(prompts, encoded, strict=True)
+        rows = [(len(prompt), prompt + response[:max_new_tokens]) for prompt, response in both]
         response_tokens = sum(len(row) - start for start, row in rows) / POOL
         rows.sort(key=lambda row: len(row[1]))
         for index in rng.permutation(POOL):

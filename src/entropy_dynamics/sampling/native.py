@@ -7,10 +7,10 @@ token, and finished sequences leave the batch.
 
 import math
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from functools import cache, partial
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -21,27 +21,28 @@ from transformers import Cache, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import DynamicLayer
 
 import entropy_dynamics.models.tree  # noqa: F401 - registers the attention that decoding uses
+from entropy_dynamics.config.schema import StageConfig
 from entropy_dynamics.distributed.devices import memory_bytes
 from entropy_dynamics.distributed.precision import PRECISIONS, autocast, precision_on
+from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.engines import CACHE_SHARE
 from entropy_dynamics.models.storage import load_model
 from entropy_dynamics.sampling import Prompt, Rollout, Sampler, end_tokens, sample_seed
 
+Tokens, Attention = Int[Tensor, "row token"], Shaped[Tensor, "row ..."]
+Logits = Float[Tensor, "row vocabulary"]
+Places, Uniforms = Int[Tensor, " sample"], Float[Tensor, " sample"]
 # Tokens with which all prompts of a batch begin, such as a system message, run once if they are at least this many.
 SHARED = 16
 PART = 128  # probabilities are summed in parts of this size, and one part is searched: divides most vocabularies
 
-if TYPE_CHECKING:
-    from entropy_dynamics.config.schema import StageConfig
-    from entropy_dynamics.distributed.ranks import Ranks
-
 
 def open_engine(
-    config: "StageConfig",
+    config: StageConfig,
     directory: Path,
     tokenizer: PreTrainedTokenizerBase,
     *,
-    ranks: "Ranks",
+    ranks: Ranks,
     model: PreTrainedModel | None,
     with_training: bool,
 ) -> "NativeSampler":
@@ -94,37 +95,29 @@ class PreallocatedLayer(DynamicLayer):
         self._show(len(indices), length)
 
 
+@dataclass(eq=False)
 class NativeSampler(Sampler):
     """Samples from `model`, always with its current weights."""
 
     returns_logp = False  # the model is the policy itself, so there is nothing to compare
     precision = torch.float32  # dtype of matrix products
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        *,
-        end_tokens: Collection[int],
-        batch_size: int,
-        logit_noise: float = 0.0,
-        cache_bytes: float = math.inf,
-    ):
-        """
-        Args:
-            end_tokens: each of them ends a response.
-            batch_size: maximum number of sequences generated at a time; bounds memory, does not change results.
-            logit_noise: standard deviation of Gaussian noise added to the logits.
-            cache_bytes: maximum size of the KV cache, where it holds at least one sequence. It is allocated at full
-                length, so it bounds the number of sequences generated at a time, too.
-        """
-        self.model, self.batch_size, self.logit_noise = model, batch_size, logit_noise
-        self.end_tokens, self.cache_bytes = end_tokens, cache_bytes
+    model: PreTrainedModel
+    _: KW_ONLY
+    end_tokens: Collection[int]
+    """Each of them ends a response."""
+    batch_size: int
+    """Maximum number of sequences generated at a time; bounds memory, does not change results."""
+    logit_noise: float = 0.0
+    """Standard deviation of Gaussian noise added to the logits."""
+    cache_bytes: float = math.inf
+    """Maximum size of the KV cache, where it holds at least one sequence. It is allocated at full length, so it bounds
+    the number of sequences generated at a time, too."""
 
     @torch.inference_mode()
     def sample(
         self, prompts: Sequence[Prompt], *, samples: int, temperature: float, max_new_tokens: int, stream: str
     ) -> list[Rollout]:
-        """See `Sampler.sample`."""
         length = max((len(prompt.token_ids) for prompt in prompts), default=0) + max_new_tokens
         rows = max(1, int(min(self.batch_size, self.cache_bytes / (length * self._token_bytes()))))
         cuts = range(0, samples, rows)  # the samples of one prompt may exceed a batch
@@ -137,7 +130,6 @@ class NativeSampler(Sampler):
         return rollouts
 
     def _token_bytes(self) -> int:
-        """Bytes of the keys and values of one token."""
         config = self.model.config
         size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         return 2 * config.num_hidden_layers * config.num_key_value_heads * size * self.model.dtype.itemsize
@@ -202,27 +194,16 @@ class NativeSampler(Sampler):
         sizes = torch.where(stopped, ends.int().argmax(0) + 1, max_new_tokens).tolist()  # argmax: the first end token
         reasons = ["stop" if stop else "length" for stop in stopped.tolist()]
         values = logp.T.tolist() if self.returns_logp else [None] * len(names)
-        return [
-            Rollout(name, sample, ids[:size], reason, logp and logp[:size])
-            for (name, sample), ids, size, reason, logp in zip(
-                names, responses.T.tolist(), sizes, reasons, values, strict=True
-            )
-        ]
+        generated = zip(names, responses.T.tolist(), sizes, reasons, values, strict=True)
+        return [Rollout(*name, ids[:size], reason, logp and logp[:size]) for name, ids, size, reason, logp in generated]
 
-    def _forward(
-        self,
-        ids: Int[Tensor, "row token"],
-        attention: Shaped[Tensor, "row ..."] | None,
-        positions: Int[Tensor, "row token"],
-        cache: Cache,
-    ) -> Float[Tensor, "row vocabulary"]:
+    def _forward(self, ids: Tokens, attention: Attention | None, positions: Tokens, cache: Cache) -> Logits:
         """Logits after the last of `ids`."""
-        hidden = self.model.model(
-            input_ids=ids, attention_mask=attention, position_ids=positions, past_key_values=cache, use_cache=True
-        ).last_hidden_state
+        inputs = {"input_ids": ids, "attention_mask": attention, "position_ids": positions}
+        hidden = self.model.model(**inputs, past_key_values=cache, use_cache=True).last_hidden_state
         return self.model.lm_head(hidden[:, -1])
 
-    def _decoding_mask(self, attention: Int[Tensor, "row token"], max_new_tokens: int) -> Shaped[Tensor, "row ..."]:
+    def _decoding_mask(self, attention: Tokens, max_new_tokens: int) -> Attention:
         """One attention mask for all decoding steps, of which each step uses the leading columns.
 
         This is the mask that transformers would derive from `attention` at every step, if it depends on `attention`
@@ -247,7 +228,6 @@ class ReplicaSampler(NativeSampler):
 
     @torch.no_grad()
     def push(self, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """See `Sampler.push`."""
         stale = dict(self.model.named_parameters())  # tied weights appear once, as in `weights`
         for name, tensor in weights:
             stale.pop(name).copy_(tensor)
@@ -267,8 +247,7 @@ def _shared(prompts: Sequence[Sequence[int]]) -> int:
 def _branch_order(parents: Int[Tensor, " branch"]) -> Int[Tensor, " branch"]:
     """Order of branches that moves few cache rows: a row's first branch stays in that row, if the row still exists.
 
-    Args:
-        parents: the row that each branch continues, ascending.
+    `parents` is the row that each branch continues, ascending.
     """
     place = torch.arange(len(parents), device=parents.device)
     first = torch.searchsorted(parents, parents) == place
@@ -309,12 +288,7 @@ def _noise_table(device: torch.device) -> Float[Tensor, " size"]:
     return torch.randn(2**17, generator=torch.Generator().manual_seed(0)).to(device)
 
 
-def _draw(
-    logits: Float[Tensor, "row vocabulary"],
-    temperature: float,
-    uniforms: Float[Tensor, " sample"],
-    row: Int[Tensor, " sample"],
-) -> Int[Tensor, " sample"]:
+def _draw(logits: Logits, temperature: float, uniforms: Uniforms, row: Places) -> Places:
     """Tokens by inverse-CDF sampling from the logits in `row`; `uniforms` are in [0, 1)."""
     if temperature == 0:
         return logits.argmax(-1)[row]
@@ -326,9 +300,7 @@ def _draw(
     return part * PART + _search(parts[row, part], rest)[0]
 
 
-def _search(
-    weights: Float[Tensor, "sample place"], uniforms: Float[Tensor, " sample"]
-) -> tuple[Int[Tensor, " sample"], Float[Tensor, " sample"]]:
+def _search(weights: Float[Tensor, "sample place"], uniforms: Uniforms) -> tuple[Places, Uniforms]:
     """Places drawn in proportion to `weights`, and each uniform relative to its place: a uniform for the next draw."""
     cumulative = weights.cumsum(-1, dtype=torch.float64)
     # Rounding may leave the last sum slightly off 1; scaling the uniform keeps the place inside.

@@ -83,6 +83,9 @@ class VLLMSampler(Sampler):
     ):
         """Start an engine.
 
+        Raises UserError if vLLM is not installed, if there is no such model, or if vLLM cannot serve it here (the
+        message names the key to change).
+
         Args:
             directory: a model saved by transformers, with safetensors. Its tokenizer and its generation defaults
                 (top-k, top-p, temperature) are ignored.
@@ -90,10 +93,6 @@ class VLLMSampler(Sampler):
             max_tokens: maximum length of a prompt and its response together.
             batch_size: number of sequences generated at a time.
             sleeps: let `sleep` free the engine's memory on a GPU; elsewhere it is a no-op.
-
-        Raises:
-            UserError: vLLM is not installed, or there is no such model, or vLLM cannot serve it here (the message names
-                the key to change).
         """
         check_model_directory(directory)
         os.environ.update(SETTINGS)
@@ -147,8 +146,7 @@ class VLLMSampler(Sampler):
     ) -> list[Rollout]:
         """See `Sampler.sample`. At temperature 0 `logp` is that of temperature 1.
 
-        Raises:
-            UserError: a prompt leaves no room for `max_new_tokens`, or memory runs out.
+        Raises UserError if a prompt leaves no room for `max_new_tokens`, or if memory runs out.
         """
         from vllm import SamplingParams
 
@@ -161,19 +159,10 @@ class VLLMSampler(Sampler):
         # One request per sample, because vLLM derives the seeds of a request's samples from one another. The prefix
         # cache still prefills each prompt only once.
         names = [(prompt, sample) for prompt in prompts for sample in range(samples)]
-        settings = [
-            SamplingParams(
-                temperature=temperature,
-                seed=sample_seed(stream, prompt.problem_id, sample) % 2**63,
-                max_tokens=max_new_tokens,
-                stop_token_ids=list(self.end_tokens),
-                ignore_eos=True,
-                logprobs=0,
-                flat_logprobs=True,
-                detokenize=False,
-            )
-            for prompt, sample in names
-        ]
+        common = {"temperature": temperature, "max_tokens": max_new_tokens, "ignore_eos": True, "detokenize": False}
+        common |= {"logprobs": 0, "flat_logprobs": True}
+        seeds = (sample_seed(stream, prompt.problem_id, sample) % 2**63 for prompt, sample in names)
+        settings = [SamplingParams(seed=seed, stop_token_ids=list(self.end_tokens), **common) for seed in seeds]
         requests = [{"prompt_token_ids": list(prompt.token_ids)} for prompt, _ in names]
         if "weights" in self._asleep:
             raise RuntimeError("vLLM was asked to sample after a sleep without a push: it has no weights")
@@ -206,7 +195,6 @@ class VLLMSampler(Sampler):
         self._wake("kv_cache")
 
     def _held(self, name: str) -> Tensor:
-        """The first rows of a weight in the engine, on the CPU."""
         [rows] = self._llm.apply_model(lambda model: model.get_parameter(name)[:COMPARED_ROWS].detach().cpu())
         return rows
 

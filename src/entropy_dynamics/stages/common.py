@@ -26,17 +26,14 @@ GRADES_KEPT = 1024  # cached grades: the samples of a problem are often identica
 def check_inputs(layout: Layout, target: Path, inputs: Mapping[Path, str]) -> None:
     """Raise UserError, which says how to make it, if one of `inputs` (path -> command that makes it) is missing.
 
-    Args:
-        target: the stage's own output, which Snakemake can make together with all of its inputs.
+    `target` is the stage's own output, which Snakemake can make together with all of its inputs.
     """
     scale, results = layout.root.name, layout.root.parent
+    options = f"--scale {scale}" + f" --results {results}" * (results != Path("results"))
+    everything = f"; all that is missing: snakemake --config scale={scale} -- {target}" * (results == Path("results"))
     for path, command in inputs.items():
         if not path.exists():
-            elsewhere = "" if results == Path("results") else f" --results {results}"
-            all_missing = "" if elsewhere else f"; all that is missing: snakemake --config scale={scale} -- {target}"
-            raise UserError(
-                f"no {path}; make it with: entropy-dynamics {command} --scale {scale}{elsewhere}{all_missing}"
-            )
+            raise UserError(f"no {path}; make it with: entropy-dynamics {command} {options}{everything}")
 
 
 def check_replaceable(result: Path, stage: str, config: Config | Mapping[str, Any]) -> None:
@@ -58,11 +55,8 @@ def make_prompts(
 ) -> list[Prompt]:
     """The prompts of `problems` for the configured model.
 
-    Args:
-        drop_long: leave out prompts over sampling.max_prompt_tokens. A training set may shrink, a test set must not.
-
-    Raises:
-        UserError: a prompt is over the limit or, with `drop_long`, all are.
+    With `drop_long`, those over sampling.max_prompt_tokens are left out; a training set may shrink, a test set must
+    not. Raises UserError if a prompt is over the limit or, with `drop_long`, if all are.
     """
     limit = config.sampling.max_prompt_tokens
     settings = config.model.prompt_format, config.model.chat_template_kwargs

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +32,12 @@ def evaluate(
 ) -> list[Path]:
     """Sample `datasets` from the trained policy (or the base model, method `base`) and write a parquet file for each.
 
-    Each file has its provenance next to it. An interrupted call resumes after the last finished shard.
+    Each file has its provenance next to it. An interrupted call resumes after the last finished shard. By default, all
+    evaluation sets of the config are sampled, at its temperature. With `temperatures`, the files of each are in a
+    separate folder. `sampler` is an engine that already holds the policy, such as the training run's; by default one is
+    opened.
 
-    Args:
-        datasets: by default all evaluation sets of the config.
-        sampler: an engine that already holds the policy, such as the training run's; by default one is opened.
-        temperatures: used instead of the config's; the files of each are in a separate folder.
-
-    Raises:
-        UserError: the config has no number of samples for a data set, or a file is missing.
+    Raises UserError if the config has no number of samples for a data set, or if a file is missing.
     """
     ranks, datasets = ranks or Ranks(), list(dict.fromkeys(datasets or config.data.evaluation))
     if unknown := [dataset for dataset in datasets if dataset not in config.evaluation.samples]:
@@ -48,11 +46,8 @@ def evaluate(
     if method == BASE and seed != config.untrained(model, seed):
         raise UserError(f"--seed {seed}: {model} is pretrained, so it exists once, with seed 0")
     run = f"--model {model} --seed {seed}" if method == BASE else f"--model {model} --method {method} --seed {seed}"
-    files = {
-        (at, dataset): layout.samples(model, method, seed, dataset, at)
-        for at in temperatures or [None]
-        for dataset in datasets
-    }
+    sets = product(temperatures or [None], datasets)
+    files = {(at, dataset): layout.samples(model, method, seed, dataset, at) for at, dataset in sets}
     needed = {layout.policy(model, method, seed): f"{'model' if method == BASE else 'train'} {run}"}
     needed |= {layout.problems(dataset): "problems" for dataset in datasets}
     check_inputs(layout, next(iter(files.values())), needed)
@@ -73,10 +68,8 @@ def evaluate(
         record |= provenance([layout.facts(model, method, seed), layout.problems(dataset)])
         names = [model, method, f"seed{seed}", *([] if at is None else [f"T{at:g}"]), dataset]
         shards = Shards(layout.shards("evaluation", *names), ranks, record | {"dataset": dataset})
-        stream = f"evaluation/{dataset}/seed{seed}"
-        frame = graded_samples(
-            configs[at], tokenizer, problems[dataset], prompts[dataset], sampler, shards, stream=stream, **settings
-        )
+        stream, asked = f"evaluation/{dataset}/seed{seed}", (problems[dataset], prompts[dataset])
+        frame = graded_samples(configs[at], tokenizer, *asked, sampler, shards, stream=stream, **settings)
         return frame, {"evaluation": settings, **record}, shards
 
     with nullcontext(sampler) if sampler else open_sampler(config, policy, tokenizer, ranks) as engine:

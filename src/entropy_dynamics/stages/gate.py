@@ -43,11 +43,8 @@ def gate_record(config: Config, seed: int, samples: pd.DataFrame) -> dict[str, A
         if not low <= value <= high:
             side = f"below {low:g}" if value < low else f"above {high:g}"
             faults.append(f"{name} is {value:.3g}, {side}: try {ADVICE[name][value > high]}")
-    return {"seed": seed, "problems": samples["problem_id"].nunique(), "samples": len(samples)} | {
-        "measured": measured,
-        "bounds": bounds,
-        "faults": faults,
-    }
+    counts = {"problems": samples["problem_id"].nunique(), "samples": len(samples)}
+    return {"seed": seed, **counts, "measured": measured, "bounds": bounds, "faults": faults}
 
 
 def check_gate(record: dict[str, Any]) -> None:

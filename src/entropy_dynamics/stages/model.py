@@ -28,10 +28,7 @@ def prepare_model(config: StageConfig, layout: Layout, seed: int = 0) -> Path:
 
     A model in the scale's `toy_models` is built from random weights; any other is pretrained (see
     `prepare_pretrained`). A toy model's warm start and a pretrained one's cold start have their own demonstrations for
-    each seed.
-
-    Raises:
-        UserError: a pretrained model without a cold start, with a seed other than 0.
+    each seed. Raises UserError for a pretrained model without a cold start, with a seed other than 0.
     """
     name = config.model.name
     if seed != config.untrained(name, seed):

@@ -22,9 +22,8 @@ def measure_pass_rates(config: StageConfig, layout: Layout, seed: int = 0, ranks
     Columns: problem_id, correct, samples, rate. A problem whose prompt is too long is not sampled: it has 0 samples and
     a rate of NaN. An interrupted call resumes after the last finished shard. The gate's record is written in any case.
 
-    Raises:
-        UserError: the samples are outside the bounds of the gate, or the filter keeps no problem. The shards stay, for
-            another call with other bounds.
+    Raises UserError if the samples are outside the bounds of the gate, or if the filter keeps no problem. The shards
+    stay, for another call with other bounds.
     """
     ranks, model = ranks or Ranks(), config.pass_rates.model
     out, base = layout.pass_rates(seed), layout.model(model, seed)

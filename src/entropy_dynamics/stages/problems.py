@@ -22,12 +22,9 @@ def build_problem_sets(data: DataConfig, out_dir: Path) -> dict[str, Any]:
 
     Evaluation sets come first, in the order of the config: a problem that two of them share stays in the first, and
     the training set gets none of theirs. Then splits are taken out of the training set. Near duplicates are dropped
-    likewise, if their overlap is at least `data.near_duplicates`. For each set, the report has
-    its source and the number of rows read, kept, and dropped by reason (rows = kept + dropped). A file named after a
-    set in `data.folder` replaces its source.
-
-    Raises:
-        UserError: a bad file or setting, or a set that ends up empty. Nothing is written then.
+    likewise, if their overlap is at least `data.near_duplicates`. For each set, the report has its source and the
+    number of rows read, kept, and dropped by reason (rows = kept + dropped). A file named after a set in `data.folder`
+    replaces its source. Raises UserError, and writes nothing, for a bad file or setting or a set that ends up empty.
     """
     config = {"data": data.model_dump()}
     sources = data.sets | _files_in_folder(data)
@@ -76,7 +73,6 @@ def split_problems(problems: list[Problem], size: int, seed: int) -> tuple[list[
 
 
 def _load(name: str, source: SetSource, data: DataConfig, others: dict[str, LoadedSet]) -> LoadedSet:
-    """The problems of a set that are in none of `others`."""
     exclude = [problem.text for other in others.values() for problem in other.problems]
     try:
         loaded = source.load(name, data.seed, exclude)

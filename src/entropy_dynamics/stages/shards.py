@@ -14,13 +14,12 @@ from entropy_dynamics.sampling import PROMPTS_HELD, Prompt
 
 
 class Shards:
-    """Finished shards of a result: files in `root`/<fingerprint of the result's record>."""
+    """Finished shards of a result: files in `root`/<fingerprint of the result's record>.
+
+    They are reused if its `record` (see `provenance`) is the same except for machine and commit.
+    """
 
     def __init__(self, root: Path, ranks: Ranks, record: dict[str, Any]):
-        """
-        Args:
-            record: of the result (see `provenance`). Shards are reused if it is the same except for machine and commit.
-        """
         made_from = {key: value for key, value in record.items() if key not in ("git", "hardware")}
         self.root, self.folder, self.ranks = root, root / fingerprint(made_from), ranks
         # All ranks must see the same shards, as they sample the remaining ones together.
@@ -29,8 +28,7 @@ class Shards:
     def rows(self, prompts: Sequence[Prompt], make: Callable[[Sequence[Prompt]], pd.DataFrame]) -> pd.DataFrame:
         """The rows of all `prompts`, PROMPTS_HELD at a time: read from a finished shard, or made and written.
 
-        Raises:
-            UserError: the file of a shard is damaged.
+        Raises UserError if the file of a shard is damaged.
         """
         frames = []
         for start in range(0, len(prompts), PROMPTS_HELD):

@@ -50,15 +50,10 @@ def check_logit_steps(config: StageConfig, layout: Layout, seed: int) -> Path:
     sampler = NativeSampler(model, end_tokens=end_tokens(base, tokenizer), batch_size=AT_A_TIME)
     problems = load_problems(layout.problems(TRAIN))[:PROMPTS]
     prompts = make_prompts(config, tokenizer, problems, drop_long=True)
-    rollouts = sampler.sample(
-        prompts,
-        samples=SAMPLES,
-        temperature=config.sampling.temperature,
-        max_new_tokens=min(config.sampling.max_new_tokens, LONGEST),
-        stream="theory",
-    )
-    batch = RolloutBatch.collate(prompts, rollouts).to(device)
-    logits, tokens = _response_logits(model, batch, config.sampling.temperature)
+    temperature, limit = config.sampling.temperature, min(config.sampling.max_new_tokens, LONGEST)
+    settings = {"samples": SAMPLES, "temperature": temperature, "max_new_tokens": limit, "stream": "theory"}
+    batch = RolloutBatch.collate(prompts, sampler.sample(prompts, **settings)).to(device)
+    logits, tokens = _response_logits(model, batch, temperature)
     frame = pd.concat([_steps(logits, tokens, theorem, size) for theorem in (1, 2) for size in STEP_SIZES])
     record = provenance([base / FACTS, layout.problems(TRAIN)]) | {"prompts": prompts_hash(prompts)}
     write_table(layout.logit_steps, frame, {"config": settings_of("theory", config), **record})

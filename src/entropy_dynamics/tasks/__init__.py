@@ -79,8 +79,7 @@ class Task(ABC):
     def read_answer(self, value: Any, text: str) -> str:
         """Convert the answer to a problem in a file to `Problem.answer`; never called for a missing value.
 
-        Raises:
-            ValueError: this task cannot grade the answer; the message is the reason for dropping the row.
+        Raises ValueError, with the reason for dropping the row, if this task cannot grade the answer.
         """
 
     @abstractmethod
@@ -156,8 +155,7 @@ class GeneratedSet(SetSource):
     def generate(self, prefix: str, seed: int, exclude: Collection[str]) -> list[Problem]:
         """Generate `size` different problems, none of them in `exclude`, with ids that begin with `prefix`.
 
-        Raises:
-            UserError: fewer than `size` such problems exist.
+        Raises UserError if fewer than `size` such problems exist.
         """
 
     def load(self, name: str, seed: int, exclude: Collection[str]) -> LoadedSet:
@@ -176,8 +174,7 @@ class Solutions(Section, ABC):
     def problems(self, seed: int, exclude: Collection[str]) -> Iterator[str]:
         """Yield problem texts endlessly, with repetitions, except problems in `exclude`.
 
-        Raises:
-            UserError: hardly any problems are left.
+        Raises UserError if hardly any problems are left.
         """
 
     @abstractmethod

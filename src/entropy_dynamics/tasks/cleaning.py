@@ -30,25 +30,19 @@ def clean_problems(raw: Iterable[RawProblem], task: Task) -> tuple[list[Problem]
     """Keep the rows that state a problem and an answer.
 
     Rows state the same problem if their texts have the same `Task.key`. The first of them is kept, or none if their
-    answers differ. A row without an id gets the first 16 hex digits of the SHA-256 of its text in lower
-    case with single blanks, which stays the same if the task recognizes more texts as the same problem.
-
-    Returns:
-        The kept problems in order, with stripped texts, and the number of dropped rows by reason.
-
-    Raises:
-        UserError: two different problems have the same id.
+    answers differ. A row without an id gets the first 16 hex digits of the SHA-256 of its text in lower case with
+    single blanks, which stays the same if the task recognizes more texts as the same problem. Returns the kept problems
+    in order, with stripped texts, and the number of dropped rows by reason. Raises UserError if two have the same id.
     """
     stated: dict[str, set[str]] = defaultdict(set)  # all answers to a problem, by key
     rows: list[tuple[RawProblem, str, str | None, str]] = []  # row, key, answer, reason if there is no answer
     for row in raw:
-        if not isinstance(row.text, str) or not row.text.strip():
-            rows.append((row, "", None, NO_TEXT))
-            continue
-        key = sys.intern(task.key(row.text.strip()))  # raw DAPO repeats each text a hundred times
-        answer, reason = _read_answer(row.answer, row.text, task)
-        if reason != NO_ANSWER:
-            stated[key].add(answer or reason)
+        key, answer, reason = "", None, NO_TEXT
+        if isinstance(row.text, str) and row.text.strip():
+            key = sys.intern(task.key(row.text.strip()))  # raw DAPO repeats each text a hundred times
+            answer, reason = _read_answer(row.answer, row.text, task)
+            if reason != NO_ANSWER:
+                stated[key].add(answer or reason)
         rows.append((row, key, answer, reason))
 
     kept: dict[str, Problem] = {}

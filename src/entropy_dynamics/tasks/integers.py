@@ -71,8 +71,7 @@ class IntegerTask(Task):
 def read_integer(value: Any) -> str:
     r"""The integer in a file's value, which may be a whole float below 2^53 or a string like "070" or "336^\circ".
 
-    Raises:
-        ValueError: it is not an integer.
+    Raises ValueError if it is not an integer.
     """
     answer = None
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
@@ -91,9 +90,8 @@ def parse_integer(text: str) -> str | None:
     1\,234), a decimal point followed only by zeros (25.0), and around them LaTeX that changes only the layout: blanks,
     braces, fonts, colors, dollar signs. One unit may follow: degrees (^\circ, °, ^\circ C), percent (\%, %; 50\% is
     50), words in \text{}, a single bare word after a blank, or cm, kg, m/s and the like without one, each with an
-    exponent 2 or 3, except multipliers ("million").
-    Rejected: fractions, powers, scientific notation, equations, bases (52_8), lists, parentheses, words, digits other
-    than 0-9.
+    exponent 2 or 3, except multipliers ("million"). Rejected: fractions, powers, scientific notation, equations, bases
+    (52_8), lists, parentheses, words, digits other than 0-9.
     """
     if len(text) > MAX_LENGTH:
         return None

@@ -29,14 +29,11 @@ def render_prompt(
     """The prompt text that a model continues.
 
     "chat" is the tokenizer's chat template, with the task's instruction as the system message and the problem as the
-    user message; "completion" is the plain format that Trinity-RFT uses for base models.
+    user message; "completion" is the plain format that Trinity-RFT uses for base models. `variables` are those of the
+    chat template, such as `enable_thinking`; its date is always `TODAY`.
 
-    Args:
-        variables: variables of the chat template, such as `enable_thinking`. Its date is always `TODAY`.
-
-    Raises:
-        UserError: "chat" with a tokenizer that has no chat template, or with one that cannot render these messages,
-            does not have one of `variables`, or leaves out the instruction or the problem.
+    Raises UserError for "chat" with a tokenizer that has no chat template, or with one that cannot render these
+    messages, does not have one of `variables`, or leaves out the instruction or the problem.
     """
     if prompt_format == "completion":
         return preview_prompt(problem, prompt_format)
@@ -48,15 +45,9 @@ def render_prompt(
     for key in variables:
         if not re.search(rf"\b{re.escape(key)}\b", template):
             raise UserError(f"model.chat_template_kwargs: the chat template of {name} has no variable {key!r}")
+    settings = {"tokenize": False, "add_generation_prompt": True, "strftime_now": TODAY.strftime}
     try:
-        text = tokenizer.apply_chat_template(
-            messages,
-            chat_template=template,
-            tokenize=False,
-            add_generation_prompt=True,
-            strftime_now=TODAY.strftime,
-            **variables,
-        )
+        text = tokenizer.apply_chat_template(messages, chat_template=template, **settings, **variables)
     except Exception as error:  # templates are programs
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(
@@ -97,8 +88,7 @@ def _messages(problem: Problem) -> list[dict[str, str]]:
 def find_problem(directory: Path, sets: Iterable[str], problem_id: str | None) -> tuple[str, Problem]:
     """The problem with that id (None: the very first problem) and the name of the first of `sets` that has it.
 
-    Raises:
-        UserError: no problem has this id; the message suggests one that is near, if any is.
+    Raises UserError if no problem has this id, with one that is near, if any is.
     """
     ids = []
     for name in sets:

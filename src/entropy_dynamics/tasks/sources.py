@@ -47,13 +47,9 @@ class RowsSource(SetSource):
 
     @abstractmethod
     def read(self, key: str = "data.train") -> list[RawProblem]:
-        """Read all rows.
+        """Read all rows; `key` is that of this source in the config, for messages.
 
-        Args:
-            key: the key of this source in the config, for messages.
-
-        Raises:
-            UserError: the source cannot be read, has no rows, lacks a column, or has an invalid id.
+        Raises UserError if the source cannot be read, has no rows, lacks a column, or has an invalid id.
         """
 
     def load(self, name: str, seed: int, exclude: Collection[str]) -> LoadedSet:
@@ -88,9 +84,8 @@ class RowsSource(SetSource):
             problem_column, answer_column = self.names(row)
             name, text = row.get(self.id_column) if self.id_column else None, _text(_at(row, problem_column))
             if isinstance(name, bool) or not isinstance(name, str | int | None) or name == "":
-                raise UserError(
-                    f"{where}: row {number}: {self.id_column!r} should be a string or an integer, not {name!r}"
-                )
+                wanted = "a string or an integer"
+                raise UserError(f"{where}: row {number}: {self.id_column!r} should be {wanted}, not {name!r}")
             if isinstance(text, str):
                 text = sys.intern(text)  # the original DAPO repeats each text a hundred times
             problems.append(RawProblem(None if name is None else str(name), text, _at(row, answer_column)))
@@ -148,9 +143,8 @@ class HubSet(RowsSource):
 
     def read(self, key: str = "data.train") -> list[RawProblem]:
         if not _COMMIT.fullmatch(self.revision):
-            raise UserError(
-                f"the revision {self.revision!r} is not a commit of {self.repository}, which has 40 hex digits"
-            )
+            wanted = f"a commit of {self.repository}, which has 40 hex digits"
+            raise UserError(f"the revision {self.revision!r} is not {wanted}")
         import datasets
         from huggingface_hub.utils import logging
 

@@ -42,26 +42,17 @@ _SAME = {
     }.items()
     for written in others.split()
 }
-_LAYOUT = {"\\ ", "\\\n"}.union(
-    re.findall(
-        r"\S+",
-        r"$ ~ \$ \( \) \[ \] \\ \, \; \: \! \left \right \big \quad \qquad \displaystyle \limits \text \textbf \textit"
-        r" \emph \mathrm \mathbf \mbox \bf \rm",
-    )
+_COMMANDS = (
+    r"$ ~ \$ \( \) \[ \] \\ \, \; \: \! \left \right \big \quad \qquad \displaystyle \limits \text \textbf \textit"
+    r" \emph \mathrm \mathbf \mbox \bf \rm"
 )
+_LAYOUT = {"\\ ", "\\\n", *_COMMANDS.split()}
 _MARKS = {*"{}()[].,;:!?'\"^_°", r"\{", r"\}"}
-_NUMERALS = {
-    word: str(number)
-    for number, word in enumerate(
-        re.findall(
-            r"\w+",
-            "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen "
-            "seventeen eighteen nineteen twenty",
-        )
-    )
-}
-
-
+_NUMERALS = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
+    "eighteen nineteen twenty"
+)
+_NUMBERS = {word: str(number) for number, word in enumerate(_NUMERALS.split())}
 _INSTRUCTION = r"""
     Solve\ the\ following\ math\ problem\ step\ by\ step\.
     | The\ last\ line\ of\ your\ response\ should\ be\ of\ the\ form\ .{0,3}Answer:\ .{1,20}\(without\ quotes\)
@@ -86,16 +77,6 @@ _ASKS = re.compile(
     rf" | \b(?:user|assistant): | {_MARKER}",
     re.X | re.I,
 )
-
-
-class StatedInWords(Task):
-    """A task whose problems are texts in words and LaTeX, as people write them."""
-
-    def strip_instructions(self, text: str) -> str:
-        return without_instructions(text)
-
-    def key(self, text: str) -> str:
-        return normal_form(text)
 
 
 @lru_cache(maxsize=1 << 16)  # the original DAPO-Math-17k repeats each text a hundred times
@@ -141,6 +122,13 @@ def _tokens(text: str) -> list[str]:
     ]
 
 
+class StatedInWords(Task):
+    """A task whose problems are texts in words and LaTeX, as people write them."""
+
+    strip_instructions = staticmethod(without_instructions)
+    key = staticmethod(normal_form)
+
+
 class Statement(NamedTuple):
     words: frozenset[str]
     numbers: tuple[str, ...]
@@ -156,7 +144,7 @@ class Statement(NamedTuple):
 
 def statement(text: str) -> Statement:
     tokens = [token for token in _tokens(text) if token not in _MARKS]
-    words = [_NUMERALS.get(token.casefold(), token.casefold()) for token in tokens]
+    words = [_NUMBERS.get(token.casefold(), token.casefold()) for token in tokens]
     names = (token.casefold() for token in tokens if len(token) > 1 and token.isupper())
     grams = (tuple(words[start : start + WORDS]) for start in range(max(1, len(words) - WORDS + 1)))
     return Statement(frozenset(words), tuple(filter(str.isdecimal, words)), frozenset(names), frozenset(grams))

@@ -18,13 +18,13 @@ from entropy_dynamics.verification.findings import Verification
 def verify(layout: Layout, scale: str, overrides: Sequence[str] = ()) -> Verification:
     """Check results/<scale>, which may be incomplete, against its records, its samples and the configs.
 
-    Raises:
-        UserError: the scale is unknown, or its folder does not exist, contains no results or was restored.
+    Raises UserError if the scale is unknown, or if its folder does not exist, contains no results or was restored.
     """
     config = load_config(scale, overrides=overrides)
     if not layout.root.is_dir():
         raise UserError(f"no folder {layout.root}; make it with: snakemake --config scale={scale}")
-    if layout.root.joinpath("evaluations").is_dir() and not _recorded(layout):
+    recorded = layout.data.exists() or any(layout.root.rglob(f"*{PROVENANCE}"))  # problems come first
+    if layout.root.joinpath("evaluations").is_dir() and not recorded:
         restored = "was restored from published counts: it has no samples, so there is nothing to verify"
         raise UserError(f"{layout.root} {restored}")
     method_types()  # a mistake in a method's file is not one of the results
@@ -34,8 +34,3 @@ def verify(layout: Layout, scale: str, overrides: Sequence[str] = ()) -> Verific
     if not findings.checked:
         raise UserError(f"{layout.root} contains no results; make them with: snakemake --config scale={scale}")
     return findings
-
-
-def _recorded(layout: Layout) -> bool:
-    """Whether any stage was run here: problems come first, and all other results have records."""
-    return layout.data.exists() or any(layout.root.rglob(f"*{PROVENANCE}"))

@@ -26,7 +26,7 @@ class Chain:
     """Problems, models, pass rates, runs, evaluations and logit steps."""
 
     def __init__(self, layout: Layout, config: Config, overrides: Sequence[str], findings: Verification):
-        self.layout, self.config, self.overrides, self.findings = layout, config, overrides, findings
+        self.layout, self.config, self.findings = layout, config, findings
         self.made_by: dict[tuple[str | None, bool], list[Path]] = {}
         self.sha256 = cache(lambda path: sha256(path) if path.is_file() else None)
         self.settings = cache(
@@ -35,32 +35,29 @@ class Chain:
         self.problems = cache(lambda name: {problem.id: problem for problem in load_problems(layout.problems(name))})
 
     def check(self) -> None:
-        if self.layout.data.is_dir():
-            self.findings.guarded(self._problem_sets, self.layout.problems_report)
-        for folder in self._folders("models/*/seed*"):
-            self.findings.guarded(self._model, folder / FACTS)
-        for file in self._recorded(self.layout.pass_rates("*")):
-            self.findings.guarded(self._pass_rates, file)
-        for folder in self._folders("runs/*/*/seed*"):
-            self.findings.guarded(self._run, folder)
-        for folder in [*self._folders("evaluations/*/*/seed*"), *self._folders("evaluations/*/*/seed*/T*")]:
-            for file in self._recorded(folder / "*.parquet"):
-                self.findings.guarded(self._evaluation, file)
-        for file in self._recorded(self.layout.logit_steps):
-            self.findings.guarded(self._logit_steps, file)
+        evaluations = self._folders("evaluations/*/*/seed*", "evaluations/*/*/seed*/T*")
+        checks = {
+            self._problem_sets: [self.layout.problems_report] if self.layout.data.is_dir() else [],
+            self._model: [folder / FACTS for folder in self._folders("models/*/seed*")],
+            self._pass_rates: self._recorded(self.layout.pass_rates("*")),
+            self._run: self._folders("runs/*/*/seed*"),
+            self._evaluation: [file for folder in evaluations for file in self._recorded(folder / "*.parquet")],
+            self._logit_steps: self._recorded(self.layout.logit_steps),
+        }
+        for check, paths in checks.items():
+            for path in paths:
+                self.findings.guarded(check, path)
         self._commits()
 
-    def _folders(self, pattern: str) -> list[Path]:
-        return sorted(path for path in self.layout.root.glob(pattern) if path.is_dir() and path.name[0] != ".")
+    def _folders(self, *patterns: str) -> list[Path]:
+        found = (path for pattern in patterns for path in sorted(self.layout.root.glob(pattern)))
+        return [path for path in found if path.is_dir() and path.name[0] != "."]
 
     def _recorded(self, pattern: Path) -> list[Path]:
         """Parquet files matching `pattern` that exist or have a record."""
-        files = {*pattern.parent.glob(pattern.name)}
-        for record in pattern.parent.glob(record_of(pattern).name):
-            files.add(record.with_name(record.name.removesuffix(f".{PROVENANCE}") + ".parquet"))
-        return sorted(path for path in files if path.name[0] != ".")
-
-    # One check per kind of result
+        records = pattern.parent.glob(record_of(pattern).name)
+        named = (record.with_name(record.name.removesuffix(f".{PROVENANCE}") + ".parquet") for record in records)
+        return sorted(path for path in {*pattern.parent.glob(pattern.name), *named} if path.name[0] != ".")
 
     def _problem_sets(self, path: Path) -> None:
         if not (report := self._json(path)):
@@ -78,7 +75,6 @@ class Chain:
             self.findings.guarded(lambda file, entry=entry: self._problems(file, entry), self.layout.problems(name))
 
     def _problems(self, file: Path, entry: Record) -> None:
-        """Check the number and ids of a set in problems.json against its file."""
         if file.is_file():
             ids = self.problems(file.stem)
             facts = {"kept": len(ids), "ids_sha256": ids_sha256(ids)}.items()
@@ -86,7 +82,6 @@ class Chain:
             self.findings.add("modified", file, *wrong)
 
     def _source(self, file: Path, entry: Record, source: SetSource) -> None:
-        """Check the source of a set in problems.json against the config."""
         if entry["source"] == "file":
             self.findings.checked["hashes"] += 1
             if self.sha256(Path(entry["path"])) not in (None, entry["sha256"]):
@@ -130,13 +125,10 @@ class Chain:
     def _run(self, folder: Path) -> None:
         model, method, seed = folder.parts[-3:]
         self.findings.checked["runs"] += 1
-        untrained, filtered = (
-            self.config.untrained(name, int(seed.removeprefix("seed")))
-            for name in (model, self.config.pass_rates.model)
-        )
-        base, pass_rates = self.layout.model(model, untrained) / FACTS, self.layout.pass_rates(filtered)
-        needed = [base, pass_rates, self.layout.problems(TRAIN)]
-        record = self._record(folder, needed)
+        number, filtered = int(seed.removeprefix("seed")), self.config.pass_rates.model
+        base = self.layout.model(model, self.config.untrained(model, number)) / FACTS
+        pass_rates = self.layout.pass_rates(self.config.untrained(filtered, number))
+        record = self._record(folder, [base, pass_rates, self.layout.problems(TRAIN)])
         if record and (record["model"], record["method"], f"seed{record['seed']}") != (model, method, seed):
             stated = f"{record['model']} {record['method']} seed{record['seed']}"
             self.findings.add("modified", folder / PROVENANCE, f"it is of {stated}")
@@ -180,7 +172,6 @@ class Chain:
             self._samples(file, read_parquet(file), self.problems(file.stem), record["evaluation"]["samples"])
 
     def _samples(self, file: Path, frame: pd.DataFrame, problems: Mapping[str, Problem], k: int) -> None:
-        """Check that there are K samples of every problem, and grade them again."""
         self.findings.checked["samples"] += len(frame)
         pairs = set(zip(frame["problem_id"], frame["sample"], strict=True))
         if len(frame) != len(pairs) or pairs != {(name, sample) for name in problems for sample in range(k)}:
@@ -196,8 +187,6 @@ class Chain:
                 fact = f"{column} is {getattr(row, column)} for answer {row.answer}, finish reason {row.finish_reason}"
                 where = f"problem {row.problem_id}, sample {row.sample}"
                 self.findings.add("modified", file, f"{where}: {fact}; {off.sum()} such rows")
-
-    # Records
 
     def _record(self, made: Path, needed: Iterable[Path], *stage_of_run: str, **changed: Any) -> Record:
         """The record of a parquet file or a run, after checking its hashes and, for a `stage_of_run`, its config.
@@ -237,7 +226,6 @@ class Chain:
         return here
 
     def _outputs(self, path: Path, record: Record, makes: Iterable[str]) -> None:
-        """Check outputs against their hashes; the record must have one for every file that the stage writes."""
         recorded = record.get("outputs", {})
         self.findings.add("modified", path, *(f"it has no hash of {name}" for name in makes if name not in recorded))
         self._hashes(path, recorded)
@@ -266,7 +254,6 @@ class Chain:
             self.findings.add("different config", path, str(error))
 
     def _commits(self) -> None:
-        """Note results that were made by a different commit or by uncommitted code."""
         now = commit_of_code()["commit"]
         for (commit, changed), records in self.made_by.items():
             if changed or commit != now:

@@ -3,7 +3,6 @@
 import csv
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -50,13 +49,10 @@ class Drawings:
                 for file in sorted((self.root / kind).glob("[!.]*.csv")):
                     self.findings.checked[kind] += 1
                     self.findings.guarded(self._experiment, file)
-            if self.layout.claims("json").is_file():
-                self.findings.checked["claims"] += 1
-                self.findings.guarded(self._claims, self.layout.claims("json"))
-            for folder in ("field", "controls"):
+            for folder in ("claims", "field", "controls"):
                 if (file := self.layout.judged(folder, "json")).is_file():
                     self.findings.checked["claims"] += 1
-                    self.findings.guarded(partial(self._claims, folder=folder), file)
+                    self.findings.guarded(self._claims, file)
         unsure = [path for path in self.other if path.suffix not in self.same]
         for path in set(self.other) - set(unsure):
             self.findings.add("modified", path, "other pictures are as redrawn here, this one is not")
@@ -65,7 +61,6 @@ class Drawings:
             self.findings.note("not checked", unsure, fact)
 
     def _experiment(self, file: Path) -> None:
-        """Check a table or figure, given its csv."""
         try:
             experiment = self.results.experiment(file.stem)
         except UserError as error:
@@ -80,7 +75,8 @@ class Drawings:
             if isinstance(experiment.spec, ScoresSpec) and file not in self.findings.suspect:
                 self._scores(file, experiment)
 
-    def _claims(self, file: Path, *, folder: str | None = None) -> None:
+    def _claims(self, file: Path) -> None:
+        folder = None if file == self.layout.claims("json") else file.stem
         try:
             inputs = input_files(self.root, self.results.scale, self.results.seeds, folder=folder)
         except UserError as error:
@@ -123,21 +119,17 @@ class Drawings:
                 self.other.append(path)
 
     def _scores(self, file: Path, experiment: Experiment[ScoresSpec]) -> None:
-        """Check a table's scores against Avg@K and Pass@K computed from the sample rows."""
         for row in pd.read_csv(file).to_dict("records"):
             runs = experiment.of(row["model"], row["method"])
             for dataset in experiment.evaluations:
                 frames = [read_parquet(run.evaluation_file(self.root, dataset)) for run in runs]
-                seeds = [
-                    frame.pivot(index="problem_id", columns="sample", values="correct").to_numpy() for frame in frames
-                ]
+                cells = {"index": "problem_id", "columns": "sample", "values": "correct"}
+                seeds = [frame.pivot(**cells).to_numpy() for frame in frames]
                 scores = {
                     "avg": [avg_at_k(seed) for seed in seeds],
                     "pass": [pass_at_k(seed, seed.shape[1]) for seed in seeds],
                 }
-                for metric in experiment.spec.metrics:
-                    if metric not in scores:  # it follows from the answers
-                        continue
+                for metric in filter(scores.__contains__, experiment.spec.metrics):  # others follow from the answers
                     self.findings.checked["scores"] += 1
                     name, expected = f"{dataset}_{metric}", 100 * np.mean(scores[metric])
                     if not abs(row[name] - expected) <= DIGITS:
@@ -146,7 +138,6 @@ class Drawings:
 
 
 def _most_seeds(path: Path) -> int | None:
-    """The largest number of seeds in a csv; None if it has no such column."""
     frame = pd.read_csv(path)
     return int(frame["seeds"].max()) if "seeds" in frame else None
 

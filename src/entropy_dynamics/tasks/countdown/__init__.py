@@ -38,20 +38,16 @@ class Countdown(Task):
         return str(target)
 
     def extract(self, response: str) -> str | None:
-        box = extract_boxed(response)
-        expression = parse_expression(box) if box is not None else None
+        expression = parse_expression(extract_boxed(response) or "")
         return expression.text if expression is not None else None
 
     def is_correct(self, answer: str | None, problem: Problem) -> bool:
-        expression = parse_expression(answer) if answer is not None else None
-        if expression is None:
+        if (expression := parse_expression(answer or "")) is None:
             return False
         numbers, target = parse_problem(problem.text)
         return expression.value == target and expression.numbers == numbers
 
-    def key(self, text: str) -> str:
-        """The canonical text, which does not depend on the order of the numbers."""
-        return canonical(text)
+    key = staticmethod(canonical)
 
 
 TASK = Countdown()

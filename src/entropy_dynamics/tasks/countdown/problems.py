@@ -64,10 +64,8 @@ class Move(NamedTuple):
 
 def parse_problem(text: str) -> tuple[Counter[int], int]:
     """The numbers with their counts, and the target. Raises ValueError if the text is not a Countdown problem."""
-    match = _PROBLEM.fullmatch(
-        SENTENCE.sub(lambda part: f"{part[2]},{part[3]}={part[1]}".replace(" ", ""), text.strip())
-    )
-    if match is None:
+    text = SENTENCE.sub(lambda part: f"{part[2]},{part[3]}={part[1]}".replace(" ", ""), text.strip())
+    if (match := _PROBLEM.fullmatch(text)) is None:
         raise ValueError("the problem is not of the form 3,5,7=21")
     return Counter(map(int, match[1].split(","))), int(match[2])
 
@@ -94,8 +92,7 @@ def canonical(text: str) -> str:
 def draw_problems(rules: Rules, rng: np.random.Generator, excluded: Collection[str]) -> Iterator[str]:
     """Yield random problems endlessly, except those whose canonical text is in `excluded`, which may grow meanwhile.
 
-    Raises:
-        UserError: hardly any problems are left.
+    Raises UserError if hardly any problems are left.
     """
     misses = 0
     while misses < PATIENCE:

@@ -15,15 +15,7 @@ from pydantic import Field, PositiveFloat
 
 from entropy_dynamics.sections import PositiveInt, Section
 from entropy_dynamics.tasks import Probability, Solutions
-from entropy_dynamics.tasks.countdown.problems import (
-    Operation,
-    Rules,
-    canonical,
-    draw_problems,
-    moves,
-    parse_problem,
-    reachable,
-)
+from entropy_dynamics.tasks.countdown import problems as countdown
 
 RAMBLING_CHARACTERS = 240  # length of a solution without end; with its problem it fits a toy model's 256 positions
 MISTAKES = (-2, -1, 1, 2)  # errors of a sloppy result
@@ -44,16 +36,17 @@ class Habits(Section):
     """Probability of attempts without a box."""
     rambling: Probability
     """Probability of blind attempts that never end."""
-    weights: dict[Operation, PositiveFloat] = Field(default_factory=dict)
+    weights: dict[countdown.Operation, PositiveFloat] = Field(default_factory=dict)
     """Relative preference for moves by operation; 1 for operations not listed."""
 
 
-class CountdownSolutions(Rules, Solutions):
+class CountdownSolutions(countdown.Rules, Solutions):
     task: Literal["countdown"]
     habits: Habits
 
     def problems(self, seed: int, exclude: Collection[str]) -> Iterator[str]:
-        return draw_problems(self, np.random.default_rng(seed), {canonical(text) for text in exclude})
+        excluded = {countdown.canonical(text) for text in exclude}
+        return countdown.draw_problems(self, np.random.default_rng(seed), excluded)
 
     def solve(self, problem: str, rng: np.random.Generator) -> tuple[str, bool]:
         habits = self.habits
@@ -75,13 +68,12 @@ class CountdownSolutions(Rules, Solutions):
 
     def _attempt(self, problem: str, rng: np.random.Generator, *, solved: bool) -> tuple[str, str, bool]:
         """One attempt: its lines, its expression, and whether its result is the target."""
-        numbers, target = parse_problem(problem)
+        numbers, target = countdown.parse_problem(problem)
         pool = sorted((number, str(number)) for number in numbers.elements())  # with the expression of each
-        lines, expression = "", pool[-1][1]
-        while choices := moves(tuple(number for number, _ in pool), self.operations, self.largest):
+        lines, expression, rules = "", pool[-1][1], (self.operations, self.largest)
+        while choices := countdown.moves(tuple(number for number, _ in pool), *rules):
             if solved:
-                rules = self.operations, self.largest
-                leading = [move for move in choices if target in reachable(move.pool, *rules)]
+                leading = [move for move in choices if target in countdown.reachable(move.pool, *rules)]
                 choices = tuple(leading) or choices  # a sloppy result may have made the target unreachable
             # NumPy would take ten times as long for so few numbers.
             cumulated = list(accumulate(self.habits.weights.get(move.operation, 1.0) for move in choices))

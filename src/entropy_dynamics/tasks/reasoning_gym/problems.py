@@ -19,8 +19,7 @@ PATIENCE = 1000  # items in a row without a new problem before giving up
 def dataset(generator: str, options: dict[str, Any], seed: int) -> Any:
     """The data set of a generator.
 
-    Raises:
-        ValueError: unknown generator or option, a bad value, or Reasoning Gym is not installed.
+    Raises ValueError for an unknown generator or option, for a bad value, or if Reasoning Gym is not installed.
     """
     try:
         import reasoning_gym
@@ -58,11 +57,7 @@ class Generators(Section):
     """Generator -> its options; several take turns."""
 
     def items(self, seed: int, exclude: Collection[str]) -> Iterator[Item]:
-        """Yield different problems endlessly, none of them in `exclude`.
-
-        Raises:
-            UserError: hardly any problems are left.
-        """
+        """Yield different problems endlessly, none of them in `exclude`. Raises UserError if hardly any are left."""
         seen = {" ".join(text.split()) for text in exclude}
         sources = [(name, options, dataset(name, options, seed)) for name, options in self.generators.items()]
         misses = 0
