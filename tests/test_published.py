@@ -140,6 +140,20 @@ def test_samples_of_all_evaluations_are_one_table(published):
     pd.testing.assert_frame_equal(one[stored.columns].reset_index(drop=True), stored)
 
 
+def test_samples_of_engines_with_and_without_log_probabilities_are_one_table(tmp_path):
+    """As of rollouts of an earlier policy, whose ratios need the engine's log p, beside GRPO's."""
+    root = tmp_path / SCALE
+    for method in ("grpo", "clip_b@training.staleness=3", "kl_cov"):
+        write_evaluation(root, Run(MODEL, method, 0), "aime24", np.arange(8) < [[3], [0]])
+    file = Run(MODEL, "clip_b@training.staleness=3", 0).evaluation_file(root, "aime24")
+    write_parquet(file, pd.read_parquet(file).assign(logp=-1.5))
+    write_metrics(root, Run(MODEL, "grpo", 0), steps=2)
+    write_json(Layout(root).model(MODEL, 0) / "model.json", model_facts(MODEL))
+    assert main(["archive", str(root), str(tmp_path / "out")]) == 0
+    samples = pd.read_parquet(tmp_path / "out" / "samples.parquet").groupby("method")["logp"]
+    assert samples.count().to_dict() == {"clip_b@training.staleness=3": 16, "grpo": 0, "kl_cov": 0}
+
+
 def test_checksums_are_those_that_sha256sum_computes(published, tmp_path):
     folder = shutil.copytree(published[1], tmp_path / "copy")
     check = ["sha256sum", "--strict", "-c", "SHA256SUMS"]

@@ -199,7 +199,10 @@ def _samples(correct: Counts, k: int) -> pd.DataFrame:
 
 
 def _stack(path: Path, files: Sequence[File]) -> int:
-    """Write the rows of all files, identifying columns first. At most two methods' files are in memory at a time."""
+    """Write the rows of all files, identifying columns first. At most two methods' files are in memory at a time.
+
+    Columns that a file lacks, as `logp` where the engine returned none, are null.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -209,10 +212,15 @@ def _stack(path: Path, files: Sequence[File]) -> int:
     )
     tables = (pa.Table.from_pandas(frame, preserve_index=False) for frame in frames)
     first, rows = next(tables), 0
+    fields = {field.name: field for file, *_ in files for field in pq.read_schema(file)}
+    schema = pa.schema([*first.schema, *(field for name, field in fields.items() if name not in first.schema.names)])
     options = {"compression": "zstd", "write_page_checksum": True}
-    with written_whole(path) as whole, pq.ParquetWriter(whole, first.schema, **options) as writer:
+    with written_whole(path) as whole, pq.ParquetWriter(whole, schema, **options) as writer:
         for table in chain([first], tables):
-            writer.write_table(table.cast(first.schema))
+            for field in schema:
+                if field.name not in table.schema.names:
+                    table = table.append_column(field, pa.nulls(len(table), field.type))
+            writer.write_table(table.select(schema.names).cast(schema))
             rows += len(table)
     return rows
 
