@@ -9,8 +9,8 @@ from jaxtyping import Float
 
 from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.frontier import frontier_gain, gain_interval
-from entropy_dynamics.analysis.problem_scores import Arm, paired
-from entropy_dynamics.analysis.run_data import Results
+from entropy_dynamics.analysis.problem_scores import paired
+from entropy_dynamics.analysis.run_data import Arm, Results
 from entropy_dynamics.analysis.specs import LadderSpec
 from entropy_dynamics.analysis.statistics import mean_interval, score_interval, seed_interval
 from entropy_dynamics.analysis.sweeps import ends_of, scores_of

@@ -3,11 +3,10 @@
 import numpy as np
 import pandas as pd
 
+from entropy_dynamics.analysis.columns import KEPT, PARTS
 from entropy_dynamics.analysis.experiments import Experiment, Run
 from entropy_dynamics.analysis.run_data import Results, final_means
 from entropy_dynamics.analysis.specs import LensSpec
-
-PARTS = ("lens_pos_gt", "lens_pos_lt", "lens_neg_gt", "lens_neg_lt")  # columns of metrics.parquet
 
 
 def lens_frame(experiment: Experiment[LensSpec], results: Results) -> pd.DataFrame:
@@ -19,7 +18,7 @@ def lens_frame(experiment: Experiment[LensSpec], results: Results) -> pd.DataFra
 
 def _row(results: Results, method: str, runs: list[Run]) -> dict[str, object]:
     """Means over the seeds. A share is kept / total, each summed over the steps of a run; NaN if the total is 0."""
-    seeds = [results.metrics(run, ["entropy", *PARTS, *(f"{part}_kept" for part in PARTS)]) for run in runs]
+    seeds = [results.metrics(run, ["entropy", *PARTS, *KEPT]) for run in runs]
     row: dict[str, object] = {"method": method, "label": results.method_label(method), "seeds": len(seeds)}
     for part in PARTS:
         totals = np.array([seed[part].sum() for seed in seeds])

@@ -14,8 +14,8 @@ import pandas as pd
 from entropy_dynamics.analysis.claims import POINTS, Claim, CurveClaim, ScoreDifference, SweepTrend, swept_value
 from entropy_dynamics.analysis.curves import SPARSE
 from entropy_dynamics.analysis.experiments import Run
-from entropy_dynamics.analysis.problem_scores import Arm, on_shared_seeds, score_columns, shared_seeds
-from entropy_dynamics.analysis.run_data import Results, Samples
+from entropy_dynamics.analysis.problem_scores import on_shared_seeds, score_columns, shared_seeds
+from entropy_dynamics.analysis.run_data import Arm, Results, Samples
 from entropy_dynamics.analysis.statistics import (
     MAX_SEEDS,
     MIN_SEEDS,
@@ -370,11 +370,7 @@ def _at_all_temperatures(
 
 
 def _samples(
-    claim: Claim,
-    datasets: list[str],
-    results: Results,
-    finding: Finding,
-    temperatures: Mapping[Arm, float | None],
+    claim: Claim, datasets: list[str], results: Results, finding: Finding, temperatures: Mapping[Arm, float | None]
 ) -> dict[Arm, dict[int, dict[str, Samples]]]:
     """Arm -> usable seed -> {data set: counts}; all on the same problems."""
     usable: dict[Arm, dict[int, dict[str, Samples]]] = {}

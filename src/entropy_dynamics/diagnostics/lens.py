@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from omegaconf import OmegaConf
 
-from entropy_dynamics.analysis.lens import PARTS
+from entropy_dynamics.analysis.columns import PARTS
 from entropy_dynamics.config import known_names, split_method
 from entropy_dynamics.diagnostics.reading import NATS_ROUNDING, column, read_table
 from entropy_dynamics.errors import UserError

@@ -6,8 +6,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from entropy_dynamics.analysis.distributions import pass_frame
 from entropy_dynamics.analysis.experiments import Experiment
-from entropy_dynamics.analysis.pass_curves import pass_frame
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.specs import PassSpec
 from entropy_dynamics.config import BASE
