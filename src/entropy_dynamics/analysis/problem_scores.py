@@ -29,13 +29,11 @@ def problem_scores(metric: Metric, samples: Samples) -> Float[np.ndarray, " prob
         case "pass":
             return samples.solved
         case "pass_minus_avg":
-            difference: np.ndarray = samples.solved - samples.pass_rates
-            return difference
+            return np.asarray(samples.solved - samples.pass_rates)
         case "pass_area":
             return mean_along(pass_curve(samples.correct, samples.k), np.log(np.arange(1, samples.k + 1)))
         case "majority" | "unique" | "answer_entropy":
-            scores: np.ndarray = getattr(samples, metric)
-            return scores
+            return np.asarray(getattr(samples, metric))
         case "all_correct":
             return np.where(samples.correct == samples.k, 1.0, 0.0)
         case "middle":

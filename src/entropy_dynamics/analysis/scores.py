@@ -10,14 +10,7 @@ from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.problem_scores import Third, arm_scores, paired, score_columns, with_seeds
 from entropy_dynamics.analysis.run_data import Arm, Results, Samples, final_means
 from entropy_dynamics.analysis.specs import METRICS, DifficultySpec, GainsSpec, MetricsSpec, ScoresSpec
-from entropy_dynamics.analysis.statistics import (
-    MIN_SEEDS,
-    Interval,
-    holm,
-    mean_interval,
-    score_interval,
-    share_interval,
-)
+from entropy_dynamics.analysis.statistics import Interval, averaged, holm, mean_interval, score_interval, share_interval
 from entropy_dynamics.config import BASE
 
 POOLED = "mean"
@@ -46,8 +39,7 @@ def scores_frame(experiment: Experiment[MetricsSpec], results: Results) -> pd.Da
         for method in experiment.methods(model):
             row = results.about(model) | {"method": method, "label": results.label(experiment.spec, method)}
             seeds = len(experiment.of(model, method))
-            averaged = "median over seeds" if seeds >= MIN_SEEDS else "mean over seeds"  # as `seed_interval`
-            row |= {"seeds": seeds, "difference": averaged}
+            row |= {"seeds": seeds, "difference": f"{averaged(seeds)} over seeds"}
             if isinstance(experiment.spec, ScoresSpec) and experiment.spec.entropy:
                 row |= _entropy(experiment, results, model, method)
             for column, datasets in columns.items():

@@ -91,19 +91,17 @@ def links(experiment: Experiment[LinksSpec], results: Results) -> list[Link]:
     """One link per pair of neighboring columns, and finally one between the first and the last column."""
     columns = experiment.spec.columns
     curves = [(run.seed, results.metrics(run, columns)) for run in experiment.runs]
-    pairs = [*pairwise(columns), (columns[0], columns[-1])]
-    return [_link(x, y, curves) for x, y in dict.fromkeys(pairs)]
-
-
-def _link(x: str, y: str, curves: list[tuple[int, pd.DataFrame]]) -> Link:
-    frames, correlations = [], []
-    for seed, curve in curves:
-        measured = curve[["step", x, y]].dropna()
-        _, correlation = slope_and_correlation(measured[x].to_numpy(), measured[y].to_numpy())
-        correlations.append(correlation)
-        columns = {"seed": seed, "step": measured["step"], "x": measured[x], "y": measured[y]}
-        frames.append(pd.DataFrame(columns | {"correlation": correlation}))
-    return Link(x, y, pd.concat(frames, ignore_index=True), seed_interval(np.array(correlations)))
+    found = []
+    for x, y in dict.fromkeys([*pairwise(columns), (columns[0], columns[-1])]):
+        frames, correlations = [], []
+        for seed, curve in curves:
+            measured = curve[["step", x, y]].dropna()
+            _, correlation = slope_and_correlation(measured[x].to_numpy(), measured[y].to_numpy())
+            correlations.append(correlation)
+            numbers = {"seed": seed, "step": measured["step"], "x": measured[x], "y": measured[y]}
+            frames.append(pd.DataFrame(numbers | {"correlation": correlation}))
+        found.append(Link(x, y, pd.concat(frames, ignore_index=True), seed_interval(np.array(correlations))))
+    return found
 
 
 def links_frame(experiment: Experiment[LinksSpec], results: Results, drawn: list[Link]) -> pd.DataFrame:

@@ -14,12 +14,8 @@ from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.specs import LensSpec
 from entropy_dynamics.reporting.style import WIDTH, add_footer, pretty
 
-HEADINGS = (
-    "$+$\n$S_*>0$\nlower",
-    "$+$\n$S_*<0$\nraise",
-    "$-$\n$S_*>0$\nraise",
-    "$-$\n$S_*<0$\nlower",
-)  # in the order of PARTS
+# In the order of PARTS.
+HEADINGS = ("$+$\n$S_*>0$\nlower", "$+$\n$S_*<0$\nraise", "$-$\n$S_*>0$\nraise", "$-$\n$S_*<0$\nlower")
 AMPLIFIED = 1.1  # what is in bold; a denominator without the dropped tokens amplifies the others by 1 or 2%
 # Dropped is gray, amplified purple: blue and orange stand for less and more entropy elsewhere. The numbers distinguish
 # them in print without color.

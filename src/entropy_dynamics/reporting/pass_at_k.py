@@ -1,5 +1,6 @@
-"""Draws Pass@k over k: a row of panels per model, a panel per data set."""
+"""Draws Pass@k over k, and Avg@K against Pass@K over evaluation temperatures: a row of panels per model."""
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -8,12 +9,14 @@ from matplotlib.ticker import MaxNLocator
 
 from entropy_dynamics.analysis.distributions import pass_frame
 from entropy_dynamics.analysis.experiments import Experiment
+from entropy_dynamics.analysis.frontier import frontier_frame
 from entropy_dynamics.analysis.run_data import Results
-from entropy_dynamics.analysis.specs import PassSpec
+from entropy_dynamics.analysis.specs import FrontierSpec, PassSpec
 from entropy_dynamics.config import BASE
 from entropy_dynamics.reporting.style import (
     GRAY,
     LINE_LEGEND,
+    NOTE,
     ROUND,
     WIDTH,
     Look,
@@ -23,6 +26,8 @@ from entropy_dynamics.reporting.style import (
     pretty,
     what_ran,
 )
+
+LONG_LABEL = 18  # characters; three longer labels do not fit side by side
 
 
 def draw_pass_curves(experiment: Experiment[PassSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
@@ -57,3 +62,56 @@ def _draw_panel(ax: Axes, panel: pd.DataFrame, styles: dict[str, Look]) -> None:
     ax.set_xticks(ks := sorted(panel["k"].unique()), ks)
     ax.minorticks_off()
     ax.yaxis.set_major_locator(MaxNLocator(5, steps=ROUND))
+
+
+def draw_frontier(experiment: Experiment[FrontierSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
+    """Right: a line per method through its sampling temperatures; left: its greedy accuracy, if any."""
+    frame = frontier_frame(experiment, results)
+    methods = list(frame["method"].unique())
+    styles = looks(methods, experiment.spec.baseline)
+    labels = [pretty(results.label(experiment.spec, method)) for method in methods]
+    columns = 3 if max(map(len, labels)) <= LONG_LABEL else 2
+    lines = -(-len(labels) // columns)
+    figure = Figure(figsize=(WIDTH, 0.7 + 0.1 * lines + 1.7 * len(experiment.models)), layout="constrained")
+    rows = figure.subfigures(len(experiment.models), 1, squeeze=False)[:, 0]
+    for row, model in zip(rows, experiment.models, strict=True):
+        row.suptitle(pretty(results.model(model).ran), fontsize=7)
+        of_model = frame[frame["model"] == model]
+        left, right = row.subplots(1, 2, width_ratios=[1, 3], sharey=True)
+        _draw_greedy(left, of_model[of_model["temperature"] == 0], methods, styles)
+        _draw_sampled(right, of_model[of_model["temperature"] > 0], styles, experiment.spec.baseline)
+        left.set_ylabel("Avg@K (%)")
+    handles, _ = rows[0].axes[1].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=columns, **LINE_LEGEND)
+    baseline = pretty(results.label(experiment.spec, experiment.spec.baseline))
+    notes = [f"numbers: temperatures of {baseline}, in the same order on every line; bars: {intervals(experiment)}"]
+    notes += ["cut off at the frame, which leaves out points with less than half of the highest Pass@K"]
+    notes += [f"means over {', '.join(map(results.dataset_label, experiment.evaluations))}"]
+    add_footer(figure, [*what_ran(experiment, results), *notes])
+    return figure, frame
+
+
+def _draw_greedy(ax: Axes, rows: pd.DataFrame, methods: list[str], styles: dict[str, Look]) -> None:
+    ax.set_title("greedy", fontsize=6.5, pad=3)
+    ax.set_xticks([])
+    ax.set_xlim(-1, len(methods))
+    for place, row in enumerate(rows.set_index("method").reindex(methods).itertuples()):
+        ends = [[row.avg - row.avg_low], [row.avg_high - row.avg]]
+        ax.errorbar([place], [row.avg], ends, elinewidth=0.6, **styles[row.Index] | {"linestyle": ""})
+
+
+def _draw_sampled(ax: Axes, rows: pd.DataFrame, styles: dict[str, Look], baseline: str) -> None:
+    for method, of_method in rows.groupby("method", sort=False):
+        line, look = of_method.sort_values("temperature"), styles[str(method)] | {"linewidth": 0.7}
+        ax.plot(line["pass"], line["avg"], label=method, **look)
+        for at in line.to_dict("records") if method == baseline else ():
+            ax.annotate(f"{at['temperature']:g}", (at["pass"], at["avg"]), (2, 3), **NOTE)
+        for axis, score in (("xerr", "pass"), ("yerr", "avg")):
+            ends = np.array([line[score] - line[f"{score}_low"], line[f"{score}_high"] - line[score]])
+            ax.errorbar(line["pass"], line["avg"], **{axis: ends}, fmt="none", ecolor=look["color"], elinewidth=0.4)
+    near = rows[rows["pass"] > rows["pass"].max() / 2]  # a method that collapsed would press the others together
+    for limit, score in ((ax.set_xlim, "pass"), (ax.set_ylim, "avg")):
+        low, high = near[score].min(), near[score].max()
+        limit(max(0, low - 0.15 * (high - low) - 1), high + 0.15 * (high - low) + 1)
+    ax.set_title("sampled", fontsize=6.5, pad=3)
+    ax.set_xlabel("Pass@K (%)")

@@ -29,7 +29,6 @@ from entropy_dynamics.reporting.style import (
 )
 
 PANELS = {"entropy": "entropy (nats)", "avg": "Avg@K (%)", "pass": "Pass@K (%)"}
-_SMALL: Look = LINE_LEGEND | {"fontsize": 5}
 
 
 def draw_strength(experiment: Experiment[StrengthSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
@@ -67,14 +66,8 @@ def draw_strength(experiment: Experiment[StrengthSpec], results: Results) -> tup
     whiskers = "" if experiment.seeds == "one seed" else f"; whiskers: {LEVEL:.0%} intervals, cut off at the frame"
     parameters = dict.fromkeys(pretty(rows["parameter"].iloc[0]) for rows in swept)
     sets = f"scores on {', '.join(map(results.dataset_label, experiment.evaluations))}{whiskers}"
-    add_footer(
-        figure,
-        [
-            *what_ran(experiment, results),
-            sets,
-            f"numbers: the dose, {', '.join(parameters)}; horizontal line: {baseline}",
-        ],
-    )
+    lines = f"numbers: the dose, {', '.join(parameters)}; horizontal line: {baseline}"
+    add_footer(figure, [*what_ran(experiment, results), sets, lines])
     return figure, frame
 
 
@@ -125,7 +118,8 @@ def draw_matched(experiment: Experiment[MatchedSpec], results: Results) -> tuple
     names = [pretty(results.method_label(method)) for method in differences.index]
     axes[1, 0].set_yticks(range(len(names)), names, fontsize=5)
     axes[1, 1].set_yticks([])
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=4, **_SMALL)
+    entries = axes[0, 0].get_legend_handles_labels()
+    figure.legend(*entries, loc="outside upper center", ncols=4, fontsize=5, **LINE_LEGEND)
     shown = (spec.baseline, of_run[spec.reference])
     without = [pretty(results.method_label(m)) for m in methods if m not in (*shown, *differences.index)]
     sets = ", ".join(map(results.dataset_label, experiment.evaluations))
