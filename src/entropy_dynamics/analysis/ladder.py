@@ -47,8 +47,8 @@ def ladder_frame(experiment: Experiment[LadderSpec], results: Results) -> pd.Dat
             {sizes[model]: laws[model][-1:, :, 0] for model in models},
         )
         for model in models:
-            row = {"model": model, "parameters": sizes[model], "method": method}
-            row |= {"seeds": len(experiment.of(model, method))}
+            seeds = len(experiment.of(model, method))
+            row = {"model": model, "parameters": sizes[model], "method": method, "seeds": seeds}
             for name, (metric, temperature) in SCORES.items():
                 columns = scores_of(metric, {(model, method): 1.0}, experiment, results, temperature)
                 row |= score_interval(columns, mean_interval).columns(name)

@@ -62,12 +62,11 @@ def write_claims(results: Results) -> list[Path]:
     ]
     gains = list(judge_gains(file.paper, results.paper, tests["paper_gain"])) if file.paper else []
     head = _head(models, results)
-    summary, gains_summary = summary_line(entries), gains_line(gains) if gains else ""
-    rows: dict[str, Any] = {"claims": map(_cells, entries), "gains": map(_cells, gains)}
+    values: dict[str, Any] = {"head": head, "summary": summary_line(entries), "groups": groups_line(entries)}
+    values |= {"gains_summary": gains_line(gains) if gains else "", "tests": tests}
     json, md, *pictures = (results.layout.claims(suffix) for suffix in ("json", "md", "png", "svg", "pdf"))
     write_json(json, entries + gains)
-    rows |= {"groups": groups_line(entries), "gains_summary": gains_summary, "tests": tests}
-    write_text(md, fill("claims.md", head=head, summary=summary, **rows))
+    write_text(md, fill("claims.md", claims=map(_cells, entries), gains=map(_cells, gains), **values))
     smaller = any(model and not model.is_the_papers for model in models.values())
     with rc_context(RC):
         notes = [head, "smaller models ran under the models' names" if smaller else ""]

@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
 from entropy_dynamics.analysis.columns import PARTS
+from entropy_dynamics.analysis.curves import lens_frame
 from entropy_dynamics.analysis.experiments import Experiment
-from entropy_dynamics.analysis.lens import lens_frame
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.specs import LensSpec
 from entropy_dynamics.reporting.style import WIDTH, add_footer, pretty
