@@ -27,14 +27,14 @@ def draw_theory(experiment: Experiment[TheorySpec], results: Results) -> tuple[F
     figure = Figure(figsize=(WIDTH, 3.3), layout="constrained")
     axes = figure.subplots(len(THEOREMS), sizes, squeeze=False)
     for place, density in enumerate(tokens):
-        row, column = divmod(place, sizes)
-        ax, step = axes[row, column], f"${SYMBOLS[density.theorem]}$"
+        theorem, size = divmod(place, sizes)
+        ax, step = axes[theorem, size], f"${SYMBOLS[density.theorem]}$"
         _draw_density(ax, density)
         ax.set_title(f"{step} = {density.step_size:g}", fontsize=6.5, pad=3)
-        ax.tick_params(labelleft=column == 0)
-        if column == 0:
+        ax.tick_params(labelleft=size == 0)
+        if size == 0:
             ax.set_ylabel(f"Theorem {density.theorem}\nrealized (nats / {step})")
-        if column == sizes // 2:
+        if size == sizes // 2:
             ax.set_xlabel(f"predicted (nats / {step})", labelpad=1)
     (model,) = experiment.untrained
     notes = [
