@@ -441,7 +441,8 @@ def load_claims(
             check_known(where, "method", [method.partition("@")[0] for method in (*runs, *against)], methods)
             if isinstance(spec, SweepTrend):
                 runs = _swept(spec, scale, seeds, experiments, where)
-            claim = Claim(spec, _seeds_of(runs, seeds), _seeds_of(against, seeds), config, configs)
+            ours, others = ({name: seeds_of(of, seeds) for name, of in side.items()} for side in (runs, against))
+            claim = Claim(spec, ours, others, config, configs)
             check_known(where, "model", claim.models, models)
             check_known(where, "evaluation set", claim.evaluations, config.data.evaluation)
             for name in set(getattr(spec, "columns", [])) - METRICS - DERIVED.keys():
@@ -449,10 +450,6 @@ def load_claims(
                     raise UserError(f"{where}: unknown column {name!r}; did you mean {meant!r}?")
             claims.append(claim)
     return claims
-
-
-def _seeds_of(side: Methods, seeds: Seeds) -> dict[str, range]:
-    return {method: seeds_of(group, seeds) for method, group in side.items()}
 
 
 def _swept(spec: SweepTrend, scale: str, seeds: Seeds, experiments: Path, where: str) -> Methods:

@@ -12,7 +12,8 @@ if TYPE_CHECKING:  # Snakemake imports this module at its start
     import pandas as pd
 
 PAPER_TOKENS = 1_000_000  # per step: 64 prompts with 16 responses each (Appendix B), of about 1,000 tokens
-KEPT = [f"lens_{part}_kept" for part in ("pos_gt", "pos_lt", "neg_gt", "neg_lt")]
+PARTS = ("lens_pos_gt", "lens_pos_lt", "lens_neg_gt", "lens_neg_lt")  # the quadrants of sign(A) and sign(S*)
+KEPT = [f"{part}_kept" for part in PARTS]
 
 
 def _noise(frame: pd.DataFrame, tokens: pd.Series | int) -> pd.Series:
@@ -28,10 +29,7 @@ DERIVED: dict[str, tuple[list[str], Callable[[pd.DataFrame], pd.Series]]] = {
         ["s_centered_mean", "s_star_mean"],
         lambda frame: frame["s_centered_mean"].abs() / frame["s_star_mean"],
     ),
-    "s_centered_noise": (
-        ["s_centered_std", "s_star_mean", "tokens"],
-        lambda frame: _noise(frame, frame["tokens"]),
-    ),
+    "s_centered_noise": (["s_centered_std", "s_star_mean", "tokens"], lambda frame: _noise(frame, frame["tokens"])),
     "s_centered_noise_paper": (["s_centered_std", "s_star_mean"], lambda frame: _noise(frame, PAPER_TOKENS)),
     "s_star_push": (KEPT, lambda frame: frame[KEPT].sum(axis=1)),
     "push_balance": (KEPT, lambda frame: frame[KEPT].sum(axis=1) / frame[KEPT].abs().sum(axis=1)),
@@ -45,17 +43,21 @@ advantages of the lens, i.e. the entropy change that S* predicts. `push_balance`
 minus the push that lowers it, divided by their sum, and is independent of the step size. `exp_entropy` is exp(H).
 """
 
-LENS = [f"lens_{side}_{direction}" for side in ("pos", "neg") for direction in ("gt", "lt")]
 METRICS = {
     *("accuracy", "clip_fraction", "clip_fraction_neg", "engine_logp_difference", "entropy", "entropy_change"),
-    *("entropy_change_adam_no_momentum", "entropy_change_first_order", "entropy_change_sgd", "grad_norm", *LENS, *KEPT),
+    *(
+        "entropy_change_adam_no_momentum",
+        "entropy_change_first_order",
+        "entropy_change_sgd",
+        "grad_norm",
+        *PARTS,
+        *KEPT,
+    ),
     *("neg_cov", "neg_cov_negative", "neg_cov_positive", "predicted_entropy_change", "response_length", "reward_mean"),
     *("s_centered_after", "s_centered_mean", "s_centered_positive_top", "s_centered_reweighted", "s_centered_std"),
     *("s_star_mean", "s_star_std", "sampled_entropy", "step", "tokens", "truncated", "zero_variance_groups"),
     *("validation_accuracy", "validation_pass", "value_explained_variance", "value_loss"),
-    *(
-        f"seconds_{phase}"
-        for phase in ("grade", "measure", "push", "sample", "score", "training", "update", "validate")
-    ),
+    *("seconds_grade", "seconds_measure", "seconds_push", "seconds_sample", "seconds_score", "seconds_training"),
+    *("seconds_update", "seconds_validate"),
 }
 """Columns that the trainer writes. A method may have more of its own."""

@@ -1,4 +1,4 @@
-"""Training curves: columns of metrics.parquet and their means over seeds."""
+"""Training curves: columns of metrics.parquet, their means over seeds, and what the lens shows of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from entropy_dynamics.analysis.experiments import Experiment
-from entropy_dynamics.analysis.run_data import Results
-from entropy_dynamics.analysis.specs import CurvesSpec, Panel
+from entropy_dynamics.analysis.columns import KEPT, PARTS
+from entropy_dynamics.analysis.experiments import Experiment, Run
+from entropy_dynamics.analysis.run_data import Results, final_means
+from entropy_dynamics.analysis.specs import CurvesSpec, LensSpec, Panel
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ def curves_frame(experiment: Experiment[CurvesSpec], results: Results, lines: li
     frames = []
     for number, (panel, drawn) in enumerate(zip(experiment.spec.panels, lines, strict=True), 1):
         model = experiment.model_of(panel)
-        about = {"panel": number, "model": model, "model_that_ran": results.model(model).ran_with_size}
+        about = {"panel": number} | results.about(model)
         for line in drawn:
             for name, curve in ((line.column, line.curve), (panel.points or "", line.points)):
                 if curve is not None:
@@ -122,3 +123,24 @@ def curves_frame(experiment: Experiment[CurvesSpec], results: Results, lines: li
                     numbers = {end: curve[end] for end in ("value", "low", "high")}
                     frames.append(pd.DataFrame(about | shown | numbers | {"seeds": len(line.lengths)}))
     return pd.concat(frames, ignore_index=True)
+
+
+def lens_frame(experiment: Experiment[LensSpec], results: Results) -> pd.DataFrame:
+    """One row per method: the share of each quadrant's push that it keeps, summed over steps, and its final entropy."""
+    (model,) = experiment.models
+    runs = {method: experiment.of(model, method) for method in experiment.methods(model)}
+    return results.identified(pd.DataFrame(_kept_shares(results, *of_method) for of_method in runs.items()), model)
+
+
+def _kept_shares(results: Results, method: str, runs: list[Run]) -> dict[str, object]:
+    """Means over the seeds. A share is kept / total, each summed over the steps of a run; NaN if the total is 0."""
+    seeds = [results.metrics(run, ["entropy", *PARTS, *KEPT]) for run in runs]
+    row: dict[str, object] = {"method": method, "label": results.method_label(method), "seeds": len(seeds)}
+    for part in PARTS:
+        totals = np.array([seed[part].sum() for seed in seeds])
+        kept = np.array([seed[f"{part}_kept"].sum() for seed in seeds])
+        row[f"{part}_mean"] = np.mean([seed[part].mean() for seed in seeds])
+        row[f"{part}_share"] = np.mean(np.divide(kept, totals, out=np.full_like(kept, np.nan), where=totals != 0))
+    last = final_means(seed["entropy"].to_numpy() for seed in seeds)
+    low, high = (last.min(), last.max()) if len(seeds) > 1 else (np.nan, np.nan)
+    return row | {"final_entropy": last.mean(), "final_entropy_low": low, "final_entropy_high": high}

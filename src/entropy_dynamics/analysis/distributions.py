@@ -1,28 +1,29 @@
-"""Histograms of problems by pass rate, after training and of the base model."""
+"""Problems by their pass rate: histograms, after training and of the base model, and Pass@k as a function of k."""
 
-from typing import Any
+from itertools import product
 
 import numpy as np
 import pandas as pd
 
 from entropy_dynamics.analysis.experiments import Experiment
-from entropy_dynamics.analysis.problem_scores import with_seeds
+from entropy_dynamics.analysis.problem_scores import paired, pass_curve, with_seeds
 from entropy_dynamics.analysis.run_data import Results
-from entropy_dynamics.analysis.specs import DataFilter, DistributionSpec
-from entropy_dynamics.analysis.statistics import share_interval
+from entropy_dynamics.analysis.specs import DataFilter, DistributionSpec, PassSpec
+from entropy_dynamics.analysis.statistics import Interval, share_interval, simultaneous
 
 
 def solved_frame(experiment: Experiment[DistributionSpec], results: Results) -> pd.DataFrame:
     """For each method, the share of problems (percent) with 0, 1, ... K correct samples, with intervals."""
     (model,), (dataset,) = experiment.models, experiment.evaluations
     frames = []
-    for method, seeds in results.paired_samples(experiment, model, dataset).items():
-        k, correct = seeds[0].k, np.stack([samples.correct for samples in seeds])  # [seeds, problems]
+    for (_, method), by_seed in results.paired_samples(experiment, model, dataset).items():
+        correct = np.stack([samples.correct for samples in by_seed.values()])  # [seeds, problems]
+        k = next(iter(by_seed.values())).k
         shares = [share_interval(with_seeds(method, (correct == count).astype(float))) for count in range(k + 1)]
         columns = {"method": method, "correct": np.arange(k + 1), "samples": k, "rate": np.arange(k + 1) / k}
         for name, end in (("share", "value"), ("low", "low"), ("high", "high")):
             columns[name] = 100 * np.array([getattr(share, end) for share in shares])
-        frames.append(pd.DataFrame(columns | {"problems": correct.shape[1], "seeds": len(seeds)}))
+        frames.append(pd.DataFrame(columns | {"problems": correct.shape[1], "seeds": len(by_seed)}))
     return results.identified(pd.concat(frames, ignore_index=True), model)
 
 
@@ -33,12 +34,35 @@ def filter_frame(experiment: Experiment[DataFilter], results: Results) -> pd.Dat
     samples = int(rates["samples"].max())
     sampled, correct = rates[rates["samples"] > 0], np.arange(samples + 1)
     kept, every = (np.bincount(rows["correct"], minlength=samples + 1) for rows in (sampled[sampled["kept"]], sampled))
-    ran = results.model(model).ran_with_size
-    columns: dict[str, Any] = {
-        "model_that_ran": ran,
-        "seed": seed,
-        "correct": correct,
-        "samples": samples,
-        "rate": correct / samples,
-    }
-    return pd.DataFrame(columns | {"kept": kept, "dropped": every - kept})
+    columns = {"model_that_ran": results.model(model).ran_with_size, "seed": seed, "correct": correct}
+    columns |= {"samples": samples, "rate": correct / samples, "kept": kept, "dropped": every - kept}
+    return pd.DataFrame(columns)
+
+
+def pass_frame(experiment: Experiment[PassSpec], results: Results) -> pd.DataFrame:
+    """One row per model, data set, method and k = 1, 2, 4, ... K and K: Pass@k in percent, with its interval.
+
+    `difference` is the median over seeds of the difference from the baseline in points, `_low` and `_high` a band over
+    all k from 1 to K (`simultaneous`), and `loses_from` the first of these k at which the band is below 0, or NaN.
+    """
+    rows = []
+    for model, dataset in product(experiment.models, experiment.evaluations):
+        curves = {
+            arm: {seed: pass_curve(samples.correct, samples.k) for seed, samples in by_seed.items()}
+            for arm, by_seed in results.paired_samples(experiment, model, dataset).items()
+        }
+        for (_, method), by_seed in curves.items():
+            row = results.about(model) | {"dataset": dataset, "method": method}
+            scores = with_seeds(method, list(by_seed.values()))
+            band, count = Interval(), len(next(iter(by_seed.values())))
+            if method != experiment.spec.baseline and (model, experiment.spec.baseline) in curves:
+                difference = paired(curves, {(model, method): 100.0, (model, experiment.spec.baseline): -100.0})
+                band = simultaneous([np.moveaxis(difference, -2, 0)])
+            below = np.flatnonzero(band.high < 0)
+            for k in sorted({2**i for i in range(count.bit_length())} | {count}):
+                ends = {end: np.broadcast_to(getattr(band, end), count)[k - 1] for end in ("value", "low", "high")}
+                share = share_interval(scores[..., k - 1, :]).times(100)
+                numbers = {"k": k, "value": share.value, "low": share.low, "high": share.high, "seeds": len(by_seed)}
+                rows.append(row | numbers | Interval(**ends).columns("difference"))
+                rows[-1]["loses_from"] = below[0] + 1 if len(below) else np.nan
+    return pd.DataFrame(rows)

@@ -12,19 +12,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from entropy_dynamics.analysis.specs import (
-    CurvesSpec,
-    DataFilter,
-    FrontierSpec,
-    LadderSpec,
-    Panel,
-    RunsSpec,
-    SeedGroup,
-    Spec,
-    SpecFile,
-    SweepsSpec,
-    TheorySpec,
-)
+from entropy_dynamics.analysis import specs
 from entropy_dynamics.config import (
     BASE,
     CONFIGS,
@@ -71,7 +59,7 @@ class Run:
         return Layout(results).samples(*self.path, dataset, temperature)
 
 
-S = TypeVar("S", bound=Spec, covariant=True)
+S = TypeVar("S", bound=specs.Spec, covariant=True)
 
 
 @dataclass(frozen=True)
@@ -121,7 +109,7 @@ class Experiment(Generic[S]):
             return f"{min(counts)} to {max(counts)} seeds per method"
         return "one seed" if counts == {1} else f"{counts.pop()} seeds"
 
-    def model_of(self, panel: Panel) -> str:
+    def model_of(self, panel: specs.Panel) -> str:
         return panel.model or self.models[0]
 
     def input_files(self, results: Path) -> list[Path]:
@@ -132,13 +120,13 @@ class Experiment(Generic[S]):
             run.evaluation_file(results, dataset, temperature)
             for run, dataset, temperature in product(self.runs, self.evaluations, at)
         ]
-        both = isinstance(self.spec, SweepsSpec | LadderSpec) or getattr(self.spec, "entropy", False)
+        both = isinstance(self.spec, specs.SweepsSpec | specs.LadderSpec) or getattr(self.spec, "entropy", False)
         trained = [run for run in self.runs if run.method != BASE]
         files = evaluations + [run.metrics_file(results) for run in trained if both or not evaluations]
         files += [layout.facts(model, BASE, seed) for model, seed in self.untrained.items()]
-        if isinstance(self.spec, DataFilter):
+        if isinstance(self.spec, specs.DataFilter):
             files += [layout.pass_rates(seed) for seed in self.untrained.values()]
-        files += [layout.logit_steps] if isinstance(self.spec, TheorySpec) else []
+        files += [layout.logit_steps] if isinstance(self.spec, specs.TheorySpec) else []
         return list(dict.fromkeys(files))
 
 
@@ -156,18 +144,18 @@ def load_experiment(
     path, known = experiments / f"{name}.yaml", known_experiments(experiments)
     if name not in known:
         raise UserError(f"unknown table or figure {name!r}{nearest(name, known)}")
-    spec = parse(SpecFile, read_yaml(path), str(path)).root
-    if isinstance(spec, SweepsSpec) and spec.evaluations is None:
+    spec = parse(specs.SpecFile, read_yaml(path), str(path)).root
+    if isinstance(spec, specs.SweepsSpec) and spec.evaluations is None:
         spec = spec.model_copy(update={"evaluations": [config.training.validation_set]})
-    runs = _runs(spec, config, seeds, scale_names(scale, configs), configs) if isinstance(spec, RunsSpec) else ()
+    runs = _runs(spec, config, seeds, scale_names(scale, configs), configs) if isinstance(spec, specs.RunsSpec) else ()
     first = {run.model: run.seed for run in reversed(runs)} if runs else {config.pass_rates.model: first_of(seeds)}
     untrained = {model: config.untrained(model, seed) for model, seed in first.items()}
     at = config.evaluation
-    temperatures = tuple(at.temperatures) if isinstance(spec, FrontierSpec | LadderSpec) else ()
+    temperatures = tuple(at.temperatures) if isinstance(spec, specs.FrontierSpec | specs.LadderSpec) else ()
     temperatures += tuple(at.control_temperatures) if temperatures and spec.target == "controls" else ()
     experiment = Experiment(name, spec, runs, untrained, temperatures)
     _check_names(experiment, str(path), config, configs)
-    for i, panel in enumerate(spec.panels if isinstance(spec, CurvesSpec) else ()):
+    for i, panel in enumerate(spec.panels if isinstance(spec, specs.CurvesSpec) else ()):
         _check_panel(experiment, panel, f"{path}: panels[{i}]")
     return experiment
 
@@ -177,8 +165,8 @@ def config_of(scale: str, configs: Path) -> Config:
     return load_config(scale, configs=configs)
 
 
-def _runs(spec: RunsSpec, config: Config, seeds: Seeds, scales: list[str], configs: Path) -> tuple[Run, ...]:
-    groups: dict[tuple[str, str], SeedGroup] = {}
+def _runs(spec: specs.RunsSpec, config: Config, seeds: Seeds, scales: list[str], configs: Path) -> tuple[Run, ...]:
+    groups: dict[tuple[str, str], specs.SeedGroup] = {}
     for group in spec.runs:
         groups |= dict.fromkeys(product(group.models, group.methods), group.seeds or spec.seeds)
     for sweep in spec.sweeps:
@@ -189,19 +177,14 @@ def _runs(spec: RunsSpec, config: Config, seeds: Seeds, scales: list[str], confi
 
 def runs_of(named: Iterable[tuple[str, str, int]], config: Config, configs: Path) -> tuple[Run, ...]:
     """The runs of (model, method, seed); for `base`, the untrained models from which runs with these seeds start."""
-    runs = (
-        Run(
-            model,
-            method,
-            config.untrained(model, seed) if method == BASE else seed,
-            stored_as(config.scale, model, method, configs),
-        )
-        for model, method, seed in named
-    )
-    return tuple(dict.fromkeys(runs))
+    runs: dict[Run, None] = {}
+    for model, method, seed in named:
+        number = config.untrained(model, seed) if method == BASE else seed
+        runs[Run(model, method, number, stored_as(config.scale, model, method, configs))] = None
+    return tuple(runs)
 
 
-def seeds_of(group: SeedGroup, seeds: Seeds) -> range:
+def seeds_of(group: specs.SeedGroup, seeds: Seeds) -> range:
     first = FIRST_PILOT_SEED if group == "pilot" else first_of(seeds)
     return range(first, first + seeds[group])
 
@@ -210,7 +193,7 @@ def first_of(seeds: Seeds) -> int:
     return seeds.get("first", 0)
 
 
-def _check_names(experiment: Experiment[Spec], where: str, config: Config, configs: Path) -> None:
+def _check_names(experiment: Experiment[specs.Spec], where: str, config: Config, configs: Path) -> None:
     """Reject unknown models, methods and evaluation sets, whose files Snakemake would report as missing."""
     spec, methods = experiment.spec, {run.method for run in experiment.runs}
     compared = [(key, [getattr(spec, key)], methods) for key in ("baseline", "reference") if hasattr(spec, key)]
@@ -231,7 +214,7 @@ def check_known(where: str, kind: str, names: Iterable[str], known: Collection[s
             raise UserError(f"{where}: unknown {kind} {name!r}{nearest(name, known)}")
 
 
-def _check_panel(experiment: Experiment[Spec], panel: Panel, where: str) -> None:
+def _check_panel(experiment: Experiment[specs.Spec], panel: specs.Panel, where: str) -> None:
     models = experiment.models
     if panel.model not in (models if len(models) > 1 else [None, *models]):
         raise UserError(f"{where}.model is {panel.model!r}; it should be one of {', '.join(models)}")

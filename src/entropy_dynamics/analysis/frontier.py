@@ -23,13 +23,13 @@ def frontier_frame(experiment: Experiment[FrontierSpec], results: Results) -> pd
     usual, datasets = results.config.evaluation.temperature, experiment.evaluations
     rows = []
     for model in experiment.models:
-        about = {"model": model, "model_that_ran": results.model(model).ran_with_size}
         for at in sorted([None, *experiment.temperatures], key=lambda at: usual if at is None else at):
             samples = [results.paired_samples(experiment, model, dataset, at) for dataset in datasets]
             for method in experiment.methods(model):
-                row = about | {"method": method, "temperature": usual if at is None else at}
+                row = results.about(model) | {"method": method, "temperature": usual if at is None else at}
+                of_sets = [list(of_set[model, method].values()) for of_set in samples]
                 for metric in METRICS:
-                    scores = [[problem_scores(metric, seed) for seed in of_set[method]] for of_set in samples]
+                    scores = [[problem_scores(metric, seed) for seed in seeds] for seeds in of_sets]
                     share = 100 / len(datasets)
                     interval = score_interval([share * with_seeds(method, seeds) for seeds in scores], mean_interval)
                     known = interval if at != 0 or metric == "avg" else interval.times(float("nan"))

@@ -9,8 +9,8 @@ from jaxtyping import Float
 
 from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.frontier import frontier_gain, gain_interval
-from entropy_dynamics.analysis.problem_scores import Arm, paired
-from entropy_dynamics.analysis.run_data import Results
+from entropy_dynamics.analysis.problem_scores import paired
+from entropy_dynamics.analysis.run_data import Arm, Results
 from entropy_dynamics.analysis.specs import LadderSpec
 from entropy_dynamics.analysis.statistics import mean_interval, score_interval, seed_interval
 from entropy_dynamics.analysis.sweeps import ends_of, scores_of
@@ -47,8 +47,8 @@ def ladder_frame(experiment: Experiment[LadderSpec], results: Results) -> pd.Dat
             {sizes[model]: laws[model][-1:, :, 0] for model in models},
         )
         for model in models:
-            row = {"model": model, "parameters": sizes[model], "method": method}
-            row |= {"seeds": len(experiment.of(model, method))}
+            seeds = len(experiment.of(model, method))
+            row = {"model": model, "parameters": sizes[model], "method": method, "seeds": seeds}
             for name, (metric, temperature) in SCORES.items():
                 columns = scores_of(metric, {(model, method): 1.0}, experiment, results, temperature)
                 row |= score_interval(columns, mean_interval).columns(name)

@@ -8,8 +8,7 @@ from typing import Any
 from scipy.special import betaln
 
 from entropy_dynamics.analysis.claims import Claim, EvaluationSize, PaperGains, ScoreDifference
-from entropy_dynamics.analysis.paper import PaperValues
-from entropy_dynamics.analysis.specs import METRICS
+from entropy_dynamics.analysis.specs import METRICS, PaperValues
 from entropy_dynamics.analysis.statistics import Interval, smallest_effect
 from entropy_dynamics.analysis.verdicts import Finding, note_cells
 from entropy_dynamics.errors import UserError

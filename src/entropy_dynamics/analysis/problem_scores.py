@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeVar, get_args
 import numpy as np
 from jaxtyping import Float, Int
 
-from entropy_dynamics.analysis.run_data import Samples
+from entropy_dynamics.analysis.run_data import Arm, Samples
 from entropy_dynamics.analysis.specs import Metric
 from entropy_dynamics.analysis.statistics import Scores
 from entropy_dynamics.config import BASE
@@ -16,8 +16,6 @@ from entropy_dynamics.evaluation import problem_pass_at_k
 Third = Literal["hard", "middle", "easy"]
 Selection = Literal["all"] | Third
 T = TypeVar("T")
-Arm = tuple[str, str]
-"""(model, method)"""
 BySeed = Mapping[int, Float[np.ndarray, " problem"]]
 Evaluated = Mapping[Arm, Mapping[int, Mapping[str, Samples]]]
 """Seed -> {data set: counts} of each arm; all on the same problems."""
@@ -31,17 +29,20 @@ def problem_scores(metric: Metric, samples: Samples) -> Float[np.ndarray, " prob
         case "pass":
             return samples.solved
         case "pass_minus_avg":
-            difference: np.ndarray = samples.solved - samples.pass_rates
-            return difference
+            return np.asarray(samples.solved - samples.pass_rates)
         case "pass_area":
             return mean_along(pass_curve(samples.correct, samples.k), np.log(np.arange(1, samples.k + 1)))
         case "majority" | "unique" | "answer_entropy":
-            scores: np.ndarray = getattr(samples, metric)
-            return scores
+            return np.asarray(getattr(samples, metric))
         case "all_correct":
             return np.where(samples.correct == samples.k, 1.0, 0.0)
         case "middle":
             return np.where(np.abs(samples.pass_rates - 0.5) <= 0.25, 1.0, 0.0)
+
+
+def arm_scores(metric: Metric, counts: Mapping[Arm, Mapping[int, Samples]]) -> dict[Arm, dict[int, Any]]:
+    """`problem_scores` of each arm and seed."""
+    return {arm: {seed: problem_scores(metric, of) for seed, of in by_seed.items()} for arm, by_seed in counts.items()}
 
 
 def with_seeds(method: str, seeds: Sequence[Float[np.ndarray, " problem"]]) -> Scores:
@@ -111,11 +112,8 @@ def score_columns(
     of_arm = {(model, method): 100 / len(models) * weight for model in models for method, weight in weights.items()}
     columns = []
     for dataset, share in (of_datasets or dict.fromkeys(known, 1 / len(known))).items():
-        scores = {
-            arm: {seed: problem_scores(metric, counts[dataset]) for seed, counts in samples[arm].items()}
-            for arm in of_arm
-        }
-        column = paired(scores, of_arm)
+        counts = {arm: {seed: of[dataset] for seed, of in samples[arm].items()} for arm in of_arm}
+        column = paired(arm_scores(metric, counts), of_arm)
         columns.append(share * column[..., _chosen(samples, models, dataset, problems)])
     return columns
 

@@ -15,8 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from entropy_dynamics.analysis.columns import DERIVED
 from entropy_dynamics.analysis.experiments import Experiment, Run, Seeds, first_of, load_experiment
-from entropy_dynamics.analysis.paper import PaperValues
-from entropy_dynamics.analysis.specs import Spec
+from entropy_dynamics.analysis.specs import PaperValues, Spec
 from entropy_dynamics.config import CONFIGS, Config, load_config, method_label, read_yaml, split_method
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.evaluation import problem_pass_at_k
@@ -25,6 +24,9 @@ from entropy_dynamics.results.layout import FACTS, SEEDS, Layout
 from entropy_dynamics.sections import parse
 from entropy_dynamics.tasks import GeneratedSet
 from entropy_dynamics.tasks.sources import SplitSet
+
+Arm = tuple[str, str]
+"""(model, method)"""
 
 
 class Model(BaseModel):
@@ -230,10 +232,13 @@ class Results:
 
     def paired_samples(
         self, experiment: Experiment[Spec], model: str, dataset: str, temperature: float | None = None
-    ) -> dict[str, list[Samples]]:
-        """Each method's evaluations on a data set, one per seed, checked to have the same problems and the same K."""
+    ) -> dict[Arm, dict[int, Samples]]:
+        """Evaluations of a model's arms on a data set by seed, checked to have the same problems and the same K."""
         of_run = self.same_problems([run for run in experiment.runs if run.model == model], dataset, temperature)
-        return {method: [of_run[run] for run in experiment.of(model, method)] for method in experiment.methods(model)}
+        return {
+            (model, method): {run.seed: of_run[run] for run in experiment.of(model, method)}
+            for method in experiment.methods(model)
+        }
 
     def same_problems(self, runs: Sequence[Run], dataset: str, temperature: float | None = None) -> dict[Run, Samples]:
         """The counts of runs on a data set. Raises UserError if their problems or K differ."""
@@ -254,11 +259,14 @@ class Results:
         """One row per token, theorem and step size: predicted and realized entropy change, nats."""
         return self._parquet(self.layout.logit_steps, ("theorem", "step_size", "predicted", "realised"))
 
+    def about(self, model: str) -> dict[str, Any]:
+        """The first columns of a results table."""
+        return {"model": model, "model_that_ran": self.model(model).ran_with_size}
+
     def identified(self, frame: pd.DataFrame, model: str) -> pd.DataFrame:
-        """`frame` with `model` and `model_that_ran` inserted as the first columns."""
-        frame.insert(0, "model", model)
-        frame.insert(1, "model_that_ran", self.model(model).ran_with_size)
-        return frame
+        """`frame` behind the columns of `about`."""
+        about = self.about(model)
+        return frame.assign(**about)[[*about, *frame.columns]]
 
     def _parquet(self, path: Path, columns: Iterable[str]) -> pd.DataFrame:
         remedy = self._remedy("delete it and rerun", path)

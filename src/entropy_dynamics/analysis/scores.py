@@ -1,26 +1,22 @@
-"""Tables of scores: our value with its interval, the difference from the baseline, and the paper's value."""
+"""Scores and gains over the baseline with their intervals, next to the paper's values, and by difficulty."""
 
-from typing import Any
+from itertools import product
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
 
 from entropy_dynamics.analysis.experiments import Experiment
-from entropy_dynamics.analysis.problem_scores import paired, problem_scores, with_seeds
-from entropy_dynamics.analysis.run_data import Results, final_means
-from entropy_dynamics.analysis.specs import MetricsSpec, ScoresSpec
-from entropy_dynamics.analysis.statistics import (
-    MIN_SEEDS,
-    Interval,
-    holm,
-    mean_interval,
-    score_interval,
-    share_interval,
-)
+from entropy_dynamics.analysis.problem_scores import Third, arm_scores, paired, score_columns, with_seeds
+from entropy_dynamics.analysis.run_data import Arm, Results, Samples, final_means
+from entropy_dynamics.analysis.specs import METRICS, DifficultySpec, GainsSpec, MetricsSpec, ScoresSpec
+from entropy_dynamics.analysis.statistics import Interval, averaged, holm, mean_interval, score_interval, share_interval
 from entropy_dynamics.config import BASE
 
 POOLED = "mean"
 """The name of the mean over the data sets in the columns of `scores_frame`."""
+
+THIRDS = get_args(Third)
 
 
 def scores_frame(experiment: Experiment[MetricsSpec], results: Results) -> pd.DataFrame:
@@ -34,31 +30,20 @@ def scores_frame(experiment: Experiment[MetricsSpec], results: Results) -> pd.Da
     the token limit; _problems; and _samples, the number of samples per problem. A table with `entropy` also has the
     columns of `_entropy`; a pooled table has those of the mean over data sets, under the data set name POOLED.
     """
-    rows, columns = [], score_columns(experiment)
+    rows, columns = [], scored_datasets(experiment)
     for model in experiment.models:
         samples = {dataset: results.paired_samples(experiment, model, dataset) for dataset in experiment.evaluations}
-        values = {
-            (dataset, metric): {
-                (model, method): {
-                    run.seed: problem_scores(metric, of_seed)
-                    for run, of_seed in zip(experiment.of(model, method), seeds, strict=True)
-                }
-                for method, seeds in by_method.items()
-            }
-            for dataset, by_method in samples.items()
-            for metric in experiment.spec.metrics
-        }
+        metrics = experiment.spec.metrics
+        values = {key: arm_scores(key[1], samples[key[0]]) for key in product(experiment.evaluations, metrics)}
         baseline = experiment.spec.baseline
         for method in experiment.methods(model):
-            row: dict[str, Any] = {"model": model, "model_that_ran": results.model(model).ran_with_size}
-            label = results.label(experiment.spec, method)
+            row = results.about(model) | {"method": method, "label": results.label(experiment.spec, method)}
             seeds = len(experiment.of(model, method))
-            averaged = "median over seeds" if seeds >= MIN_SEEDS else "mean over seeds"  # as `seed_interval`
-            row |= {"method": method, "label": label, "seeds": seeds, "difference": averaged}
+            row |= {"seeds": seeds, "difference": f"{averaged(seeds)} over seeds"}
             if isinstance(experiment.spec, ScoresSpec) and experiment.spec.entropy:
                 row |= _entropy(experiment, results, model, method)
             for column, datasets in columns.items():
-                for metric in experiment.spec.metrics:
+                for metric in metrics:
                     name, scores = f"{column}_{metric}", [values[dataset, metric] for dataset in datasets]
                     weights = {(model, method): 1 / len(datasets), (model, baseline): -1 / len(datasets)}
                     comparable = method != baseline and (model, baseline) in scores[0]
@@ -72,8 +57,8 @@ def scores_frame(experiment: Experiment[MetricsSpec], results: Results) -> pd.Da
                     row[f"{name}_paper"] = results.paper.score(model, method, column, metric)
                     row |= difference.times(100).columns(f"{name}_difference")
                     row[f"{name}_difference_p"] = difference.p
-            for dataset, by_method in samples.items():
-                of_seeds = by_method[method]
+            for dataset, by_arm in samples.items():
+                of_seeds = list(by_arm[model, method].values())
                 row[f"{dataset}_unreadable"] = 100 * np.mean([seed.unreadable for seed in of_seeds])
                 row[f"{dataset}_truncated"] = 100 * np.mean([seed.truncated for seed in of_seeds])
                 row |= {f"{dataset}_problems": len(of_seeds[0].correct), f"{dataset}_samples": of_seeds[0].k}
@@ -84,7 +69,7 @@ def scores_frame(experiment: Experiment[MetricsSpec], results: Results) -> pd.Da
     return frame
 
 
-def score_columns(experiment: Experiment[MetricsSpec]) -> dict[str, list[str]]:
+def scored_datasets(experiment: Experiment[MetricsSpec]) -> dict[str, list[str]]:
     """Name of each score column -> data sets over whose scores it is a mean."""
     spec = experiment.spec
     pooled = {POOLED: list(experiment.evaluations)} if isinstance(spec, ScoresSpec) and spec.pooled else {}
@@ -101,3 +86,39 @@ def _entropy(experiment: Experiment[MetricsSpec], results: Results, model: str, 
     equal = [np.array_equal(*pair) for pair in zip(curves, compared, strict=False)]
     interval = mean_interval(final_means(curves)) if curves else Interval()
     return interval.columns("entropy") | {"equals_baseline": method != baseline and bool(equal) and all(equal)}
+
+
+def gains_frame(experiment: Experiment[GainsSpec], results: Results) -> pd.DataFrame:
+    """One row per model, metric, method and data set: gain, low, high and the paper's gain, in points."""
+    scores = scores_frame(experiment, results).set_index(["model", "method"])
+    baseline, rows = experiment.spec.baseline, []
+    for model, method in scores.index:
+        for metric in experiment.spec.metrics if method != baseline else ():
+            for dataset in experiment.evaluations:
+                ours, name = scores.loc[(model, method)], f"{dataset}_{metric}"
+                theirs, base = (results.paper.score(model, side, dataset, metric) for side in (method, baseline))
+                row = results.about(model) | {"metric": metric, "method": method, "dataset": dataset}
+                row["gain"] = ours[f"{name}_difference"]
+                row |= {end: ours[f"{name}_difference_{end}"] for end in ("low", "high")}
+                rows.append(row | {"paper": np.nan if theirs is None or base is None else theirs - base})
+    return pd.DataFrame(rows)
+
+
+def difficulty_frame(experiment: Experiment[DifficultySpec], results: Results) -> pd.DataFrame:
+    """One row per metric, method and third of the problems: the gain in points with its interval."""
+    spec, models = experiment.spec, experiment.models
+    counts = {dataset: results.same_problems(experiment.runs, dataset) for dataset in spec.evaluations}
+    samples: dict[Arm, dict[int, dict[str, Samples]]] = {}
+    for run in experiment.runs:
+        of_run = {dataset: of_runs[run] for dataset, of_runs in counts.items()}
+        samples.setdefault((run.model, run.method), {})[run.seed] = of_run
+    compared = [method for method in experiment.methods(models[0]) if method not in (BASE, spec.baseline)]
+    ran = "; ".join(results.model(model).ran_with_size for model in models)
+    rows = []
+    for metric, method, third in product(METRICS, compared, THIRDS):
+        columns = score_columns(samples, {method: 1, spec.baseline: -1}, metric, third)
+        gain, problems = score_interval(columns), sum(column.shape[-1] for column in columns)
+        row = {"metric": metric, "method": method, "baseline": spec.baseline, "third": third, "problems": problems}
+        row |= {"gain": gain.value, "low": gain.low, "high": gain.high, "seeds": gain.seeds}
+        rows.append({"models": "; ".join(models), "models_that_ran": ran} | row)
+    return pd.DataFrame(rows)

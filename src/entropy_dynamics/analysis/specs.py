@@ -1,4 +1,4 @@
-"""The keys of the files in experiments/: one spec class per `kind` of table or figure."""
+"""The keys of the files in experiments/: a spec class per `kind` of table or figure, and the paper's own numbers."""
 
 from collections.abc import Iterable
 from typing import Annotated, Literal, Self, get_args
@@ -9,7 +9,6 @@ from entropy_dynamics.config import BASE
 from entropy_dynamics.sections import OneOf, Section
 
 METRICS: dict[Literal["avg", "pass"], str] = {"avg": "Avg", "pass": "Pass"}  # a table's metrics and their headings
-
 
 Score = Literal["avg", "pass", "majority", "unique", "answer_entropy"]
 HEADINGS: dict[Score, str] = {"avg": "Avg", "pass": "Pass", "majority": "Maj", "unique": "Unique"}
@@ -36,6 +35,7 @@ def _no_step(columns: list[str]) -> list[str]:
 Names = Annotated[list[str], Field(min_length=1), AfterValidator(_distinct)]
 Columns = Annotated[Names, AfterValidator(_no_step)]
 """Columns of metrics.parquet, or of `analysis.columns.DERIVED`."""
+Percent = Annotated[float, Field(ge=0, le=100)]
 SeedGroup = Literal["tables", "extras", "pilot"]
 """A key of the scale's `seeds`."""
 
@@ -273,3 +273,31 @@ _SPECS += [FrontierSpec, LadderSpec, DistributionSpec, DataFilter, TheorySpec, L
 KINDS = {get_args(spec.model_fields["kind"].annotation)[0]: spec for spec in _SPECS}
 
 SpecFile = RootModel[Annotated[Spec, OneOf("kind", lambda: KINDS)]]
+
+
+class Level(Section):
+    """A level that the paper states only in words, as a number."""
+
+    place: str
+    value: float
+
+
+class PaperValues(Section):
+    """The paper's own numbers: paper_values.yaml."""
+
+    scores: dict[str, dict[str, dict[str, dict[str, dict[Literal["avg", "pass"], Percent]]]]]
+    """Percent: place in the paper -> model -> method -> data set -> metric."""
+    levels: dict[str, Level]
+    """Column of metrics.parquet -> level."""
+
+    @property
+    def datasets(self) -> set[str]:
+        methods = [scores for models in self.scores.values() for scores in models.values()]
+        return {dataset for scores in methods for of_method in scores.values() for dataset in of_method}
+
+    def score(self, model: str, method: str, dataset: str, metric: str) -> float | None:
+        """The paper's score in percent, or None if it reports none."""
+        for models in self.scores.values():
+            if metric in (scores := models.get(model, {}).get(method, {}).get(dataset, {})):
+                return scores[metric]
+        return None

@@ -119,6 +119,11 @@ def seed_interval(values: PerSeed) -> Interval:
     return replace(mean, value=np.median(values, axis=-1), low=low, high=high)
 
 
+def averaged(seeds: int) -> str:
+    """How `seed_interval` averages over this number of seeds."""
+    return "median" if seeds >= MIN_SEEDS else "mean"
+
+
 def mean_interval(values: PerSeed) -> Interval:
     """Mean over seeds with Student's t interval, which assumes normal seeds; NaN bounds below three seeds."""
     value, seeds = values.mean(axis=-1), values.shape[-1]
@@ -235,6 +240,11 @@ def smallest_effect(intervals: Sequence[Interval]) -> Interval:
 def seeds_needed(interval: Interval, effect: float) -> int | None:
     """Minimum number of seeds, five or more, that detects an effect of this size; None: more than MAX_SEEDS."""
     return next((n for n in range(MIN_SEEDS, MAX_SEEDS + 1) if interval.detectable(n) <= effect), None)
+
+
+def rounded(number: float, digits: int) -> float | None:
+    """A number of this many significant digits; None for one that JSON cannot represent."""
+    return float(f"{number:.{digits}g}") if math.isfinite(number) else None
 
 
 def holm(p: Float[np.ndarray, " comparison"]) -> Float[np.ndarray, " comparison"]:

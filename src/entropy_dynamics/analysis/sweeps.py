@@ -8,8 +8,8 @@ import pandas as pd
 from jaxtyping import Bool, Float
 
 from entropy_dynamics.analysis.experiments import Experiment
-from entropy_dynamics.analysis.problem_scores import Arm, paired, problem_scores
-from entropy_dynamics.analysis.run_data import Results, final_means
+from entropy_dynamics.analysis.problem_scores import arm_scores, paired
+from entropy_dynamics.analysis.run_data import Arm, Results, final_means
 from entropy_dynamics.analysis.specs import METRICS, MatchedSpec, Metric, SweepsSpec
 from entropy_dynamics.analysis.statistics import Interval, Scores, mean_interval, score_interval
 from entropy_dynamics.config import scale_names
@@ -34,16 +34,15 @@ def strength_frame(experiment: Experiment[SweepsSpec], results: Results) -> pd.D
         for method in experiment.methods(model):
             name, parameter, value = swept.get(method, (method, "", np.nan))
             runs = experiment.of(model, method)
-            row: dict[str, Any] = {"model": model, "model_that_ran": results.model(model).ran_with_size}
-            row |= {"run": method, "method": name, "parameter": parameter, "value": float(value), "seeds": len(runs)}
+            row = results.about(model) | {"run": method, "method": name, "parameter": parameter}
+            row |= {"value": float(value), "seeds": len(runs)}
             frames = [results.metrics(run, ("clip_fraction", "entropy")) for run in runs]
             ends = final_means(frame["entropy"].to_numpy() for frame in frames)
             row["clip_fraction"] = 100 * np.mean([frame["clip_fraction"].mean() for frame in frames])
             row |= mean_interval(ends).columns("entropy")
             for metric in SCORES:
-                row |= score_interval(
-                    scores_of(metric, {(model, method): 1.0}, experiment, results), mean_interval
-                ).columns(metric)
+                scores = scores_of(metric, {(model, method): 1.0}, experiment, results)
+                row |= score_interval(scores, mean_interval).columns(metric)
             rows.append(row)
     return pd.DataFrame(rows)
 
@@ -63,11 +62,7 @@ def scores_of(
             arm: {run.seed: results.samples(run, dataset, temperature) for run in experiment.of(*arm)}
             for arm in weights
         }
-        scores = {
-            arm: {seed: problem_scores(metric, samples) for seed, samples in by_seed.items()}
-            for arm, by_seed in counts.items()
-        }
-        columns.append(paired(scores, shares))
+        columns.append(paired(arm_scores(metric, counts), shares))
     return columns
 
 

@@ -1,6 +1,7 @@
-"""Predicted and realized entropy changes of single tokens (Theorems 1 and 2)."""
+"""Predicted and realized entropy changes: of single tokens (Theorems 1 and 2), and the chain behind Corollary 4."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -8,7 +9,8 @@ from jaxtyping import Float
 
 from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.run_data import Results
-from entropy_dynamics.analysis.specs import TheorySpec
+from entropy_dynamics.analysis.specs import LinksSpec, TheorySpec
+from entropy_dynamics.analysis.statistics import Interval, seed_interval
 from entropy_dynamics.errors import UserError
 
 BINS = 60  # per axis of a density
@@ -27,14 +29,6 @@ class Density:
     counts: Float[np.ndarray, "predicted realized"]
     slope: float
     correlation: float
-
-    def frame(self) -> pd.DataFrame:
-        """One row per non-empty cell, with its center in nats."""
-        x, y = np.nonzero(self.counts)
-        middle = (self.edges[:-1] + self.edges[1:]) / 2 * self.step_size
-        cells = {"predicted": middle[x], "realised": middle[y], "tokens": self.counts[x, y].astype(int)}
-        about = {"slope": self.slope, "correlation": self.correlation}
-        return pd.DataFrame(cells | about | {"panel": f"theorem {self.theorem}", "step_size": self.step_size})
 
 
 def densities(results: Results) -> list[Density]:
@@ -61,10 +55,15 @@ def densities(results: Results) -> list[Density]:
 
 
 def theory_frame(experiment: Experiment[TheorySpec], results: Results, tokens: list[Density]) -> pd.DataFrame:
-    """All densities in one table."""
-    frame = pd.concat([density.frame() for density in tokens], ignore_index=True)
-    order = ["panel", "step_size", "predicted", "realised", "tokens", "slope", "correlation"]
-    return results.identified(frame[order], *experiment.untrained)
+    """All densities in one table: one row per non-empty cell, with its center in nats."""
+    frames = []
+    for density in tokens:
+        x, y = np.nonzero(density.counts)
+        middle = (density.edges[:-1] + density.edges[1:]) / 2 * density.step_size
+        cells = {"predicted": middle[x], "realised": middle[y], "tokens": density.counts[x, y].astype(int)}
+        about = {"panel": f"theorem {density.theorem}", "step_size": density.step_size}
+        frames.append(pd.DataFrame(about | cells | {"slope": density.slope, "correlation": density.correlation}))
+    return results.identified(pd.concat(frames, ignore_index=True), *experiment.untrained)
 
 
 def slope_and_correlation(
@@ -74,3 +73,42 @@ def slope_and_correlation(
     if len(predicted) < MIN_PAIRS or not np.ptp(predicted) or not np.ptp(realized):
         return np.nan, np.nan
     return float(predicted @ realized / (predicted @ predicted)), float(np.corrcoef(predicted, realized)[0, 1])
+
+
+@dataclass(frozen=True)
+class Link:
+    """Two columns of metrics.parquet at the steps where both were measured."""
+
+    x: str
+    y: str
+    steps: pd.DataFrame
+    """One row per seed and step: seed, step, x, y (nats) and the correlation of the seed's run."""
+    correlation: Interval
+    """Over seeds; NaN if a run has too few steps."""
+
+
+def links(experiment: Experiment[LinksSpec], results: Results) -> list[Link]:
+    """One link per pair of neighboring columns, and finally one between the first and the last column."""
+    columns = experiment.spec.columns
+    curves = [(run.seed, results.metrics(run, columns)) for run in experiment.runs]
+    found = []
+    for x, y in dict.fromkeys([*pairwise(columns), (columns[0], columns[-1])]):
+        frames, correlations = [], []
+        for seed, curve in curves:
+            measured = curve[["step", x, y]].dropna()
+            _, correlation = slope_and_correlation(measured[x].to_numpy(), measured[y].to_numpy())
+            correlations.append(correlation)
+            numbers = {"seed": seed, "step": measured["step"], "x": measured[x], "y": measured[y]}
+            frames.append(pd.DataFrame(numbers | {"correlation": correlation}))
+        found.append(Link(x, y, pd.concat(frames, ignore_index=True), seed_interval(np.array(correlations))))
+    return found
+
+
+def links_frame(experiment: Experiment[LinksSpec], results: Results, drawn: list[Link]) -> pd.DataFrame:
+    """All links in one table."""
+    frames = []
+    for link in drawn:
+        frames.append(link.steps.assign(**link.correlation.columns("correlation_over_seeds")))
+        frames[-1].insert(0, "x_column", link.x)
+        frames[-1].insert(1, "y_column", link.y)
+    return results.identified(pd.concat(frames, ignore_index=True), experiment.models[0])

@@ -15,15 +15,17 @@ from scipy.stats import binomtest
 from entropy_dynamics.analysis.claims import POINTS, Claim, CurveClaim, ScoreDifference, SweepTrend, swept_value
 from entropy_dynamics.analysis.curves import SPARSE
 from entropy_dynamics.analysis.experiments import Run
-from entropy_dynamics.analysis.problem_scores import Arm, on_shared_seeds, score_columns, shared_seeds
-from entropy_dynamics.analysis.run_data import Results, Samples
+from entropy_dynamics.analysis.problem_scores import on_shared_seeds, score_columns, shared_seeds
+from entropy_dynamics.analysis.run_data import Arm, Results, Samples
 from entropy_dynamics.analysis.statistics import (
     LEVEL,
     MAX_SEEDS,
     MIN_SEEDS,
     Interval,
+    Scores,
     holm,
     over_problems,
+    rounded,
     score_interval,
     seed_interval,
     seeds_needed,
@@ -78,6 +80,10 @@ class Finding:
             self.obstacles.append(str(error).removeprefix(f"{results.root}/"))  # its remedy still has the full path
             return None
 
+    def measure(self, columns: Sequence[Scores]) -> None:
+        """Set the effect and its interval from the columns of `score_interval`."""
+        self.interval, self.by_seed = score_interval(columns), over_problems(columns)
+
     def decide(self, low: float, high: float, smallest: float | None = None) -> Self:
         """Set the verdict for the claimed range, and its reason.
 
@@ -121,9 +127,7 @@ class Finding:
         return {"id": id, "statement": statement, "place": place} | judged | about | claimed | rest
 
 
-def _rounded(number: float) -> float | None:
-    """Round to six digits: further ones differ between machines."""
-    return float(f"{number:.6g}") if math.isfinite(number) else None
+_rounded = partial(rounded, digits=6)  # further ones differ between machines
 
 
 def judge(claim: Claim, results: Results) -> Finding:
@@ -285,19 +289,18 @@ def _score_difference(claim: Claim, spec: ScoreDifference, results: Results, fin
     finding.usable = shared_seeds(arms)
     if not finding.seeds or not all(samples.values()):
         return
-    if spec.everywhere:
-        cells, by_seed = [], []
-        for model, dataset in product(spec.models, spec.datasets):
-            of_model = {arm: seeds for arm, seeds in samples.items() if arm[0] == model}
-            columns = score_columns(of_model, claim.weights, spec.metric, spec.problems, {dataset: 1.0})
-            cells.append(score_interval(columns))
-            by_seed.append(over_problems(columns))
-        finding.interval = smallest_effect(cells)
-        finding.by_seed = by_seed[min(range(len(cells)), key=lambda i: cells[i].value)]
-        note_cells(finding, cells, spec)
+    if not spec.everywhere:
+        finding.measure(score_columns(samples, claim.weights, spec.metric, spec.problems, spec.datasets))
         return
-    columns = score_columns(samples, claim.weights, spec.metric, spec.problems, spec.datasets)
-    finding.interval, finding.by_seed = score_interval(columns), over_problems(columns)
+    cells, by_seed = [], []
+    for model, dataset in product(spec.models, spec.datasets):
+        of_model = {arm: seeds for arm, seeds in samples.items() if arm[0] == model}
+        columns = score_columns(of_model, claim.weights, spec.metric, spec.problems, {dataset: 1.0})
+        cells.append(score_interval(columns))
+        by_seed.append(over_problems(columns))
+    finding.interval = smallest_effect(cells)
+    finding.by_seed = by_seed[min(range(len(cells)), key=lambda i: cells[i].value)]
+    note_cells(finding, cells, spec)
 
 
 def note_cells(finding: Finding, cells: Sequence[Interval], spec: ScoreDifference) -> None:
@@ -346,8 +349,8 @@ def _matched_pass(claim: Claim, spec: ScoreDifference, results: Results, finding
         finding.obstacles += [f"{obstacle} in {count} of {len(seeds)} seeds"] if count else []
     if seeds and not finding.obstacles:
         weights = spec.datasets.items()
-        columns = [100 * weight * np.stack([seed[dataset] for seed in seeds if seed]) for dataset, weight in weights]
-        finding.interval, finding.by_seed = score_interval(columns), over_problems(columns)
+        scores = [100 * weight * np.stack([seed[dataset] for seed in seeds if seed]) for dataset, weight in weights]
+        finding.measure(scores)
 
 
 def _best_points(claim: Claim, spec: ScoreDifference, results: Results, finding: Finding) -> None:
@@ -372,8 +375,7 @@ def _best_points(claim: Claim, spec: ScoreDifference, results: Results, finding:
         arms[model, side] = points[chosen]
     finding.usable = shared_seeds(arms)
     if finding.seeds:
-        columns = score_columns(arms, {"runs": 1.0, "against": -1.0}, spec.metric, of_datasets=spec.datasets)
-        finding.interval, finding.by_seed = score_interval(columns), over_problems(columns)
+        finding.measure(score_columns(arms, {"runs": 1.0, "against": -1.0}, spec.metric, of_datasets=spec.datasets))
 
 
 def _at_all_temperatures(
@@ -394,11 +396,7 @@ def _at_all_temperatures(
 
 
 def _samples(
-    claim: Claim,
-    datasets: list[str],
-    results: Results,
-    finding: Finding,
-    temperatures: Mapping[Arm, float | None],
+    claim: Claim, datasets: list[str], results: Results, finding: Finding, temperatures: Mapping[Arm, float | None]
 ) -> dict[Arm, dict[int, dict[str, Samples]]]:
     """Arm -> usable seed -> {data set: counts}; all on the same problems."""
     usable: dict[Arm, dict[int, dict[str, Samples]]] = {}

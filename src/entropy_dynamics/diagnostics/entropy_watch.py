@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import norm, spearmanr
 
-from entropy_dynamics.analysis.lens import PARTS
+from entropy_dynamics.analysis.columns import PARTS
 from entropy_dynamics.diagnostics.logs import ENTROPY, NATS_ROUNDING, first_logged
 from entropy_dynamics.diagnostics.trend import monotone_fit, trend_p
 from entropy_dynamics.errors import UserError, nearest

@@ -9,7 +9,7 @@ import torch
 from omegaconf import OmegaConf
 from torch import Tensor
 
-from entropy_dynamics.analysis.lens import PARTS
+from entropy_dynamics.analysis.columns import PARTS
 from entropy_dynamics.config import known_names, split_method
 from entropy_dynamics.core.metrics import entropy_metrics, lens_metrics
 from entropy_dynamics.core.objective import effective_advantages, weighted_sum

@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -62,12 +63,11 @@ def write_claims(results: Results) -> list[Path]:
     ]
     gains = list(judge_gains(file.paper, results.paper, tests["paper_gain"])) if file.paper else []
     head = _head(models, results)
-    summary, gains_summary = summary_line(entries), gains_line(gains) if gains else ""
-    rows: dict[str, Any] = {"claims": map(_cells, entries), "gains": map(_cells, gains)}
+    values: dict[str, Any] = {"head": head, "summary": summary_line(entries), "groups": groups_line(entries)}
+    values |= {"gains_summary": gains_line(gains) if gains else "", "tests": tests}
     json, md, *pictures = (results.layout.claims(suffix) for suffix in ("json", "md", "png", "svg", "pdf"))
     write_json(json, entries + gains)
-    rows |= {"groups": groups_line(entries), "gains_summary": gains_summary, "tests": tests}
-    write_text(md, fill("claims.md", head=head, summary=summary, **rows))
+    write_text(md, fill("claims.md", claims=map(_cells, entries), gains=map(_cells, gains), **values))
     smaller = any(model and not model.is_the_papers for model in models.values())
     with rc_context(RC):
         notes = [head, "smaller models ran under the models' names" if smaller else ""]
@@ -91,14 +91,10 @@ def write_field(results: Results, folder: str = "field") -> list[Path]:
         _entry(claim, judge(claim, results), models, results, tests) | {"paper": of[claim.spec.id].paper}
         for claim in claims
     ]
-    sections = [
-        {
-            "paper": paper.paper,
-            "claims": [_cells(entry) for entry in entries if entry["paper"] == paper.paper],
-            "untested": paper.untested,
-        }
-        for paper in papers.values()
-    ]
+    sections = []
+    for paper in papers.values():
+        cells = [_cells(entry) for entry in entries if entry["paper"] == paper.paper]
+        sections.append({"paper": paper.paper, "claims": cells, "untested": paper.untested})
     json, md = (results.layout.judged(folder, suffix) for suffix in ("json", "md"))
     write_json(json, entries)
     used = {name: tests[name] for name in dict.fromkeys(claim.spec.test for claim in claims)}
@@ -109,12 +105,11 @@ def write_field(results: Results, folder: str = "field") -> list[Path]:
 
 def headlines(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """At most `SHOWN` claims on scores, which share the unit of points, the most interesting first."""
-    order = [
-        next((i for i, head in enumerate(HEADLINES) if entry["id"].startswith(head)), len(HEADLINES))
-        for entry in entries
-    ]
-    ranked = sorted(zip(order, entries, strict=True), key=lambda pair: pair[0])
-    return [entry for _, entry in ranked if entry["unit"] == "points"][:SHOWN]
+
+    def place(entry: dict[str, Any]) -> int:
+        return next((i for i, head in enumerate(HEADLINES) if entry["id"].startswith(head)), len(HEADLINES))
+
+    return sorted((entry for entry in entries if entry["unit"] == "points"), key=place)[:SHOWN]
 
 
 def _draw(entries: list[dict[str, Any]], notes: list[str]) -> Figure:
@@ -136,9 +131,8 @@ def _draw(entries: list[dict[str, Any]], notes: list[str]) -> Figure:
     ax.tick_params(axis="y", length=0)
     ax.grid(axis="y", visible=False)
     ax.set_xlabel("effect, 95% interval (points)")
-    handles = [
-        Line2D([], [], linestyle="", label=verdict, markersize=4, **look) for verdict, look in VERDICT_LOOKS.items()
-    ]
+    marks = VERDICT_LOOKS.items()
+    handles = [Line2D([], [], linestyle="", label=verdict, markersize=4, **look) for verdict, look in marks]
     figure.legend(handles=handles, loc="outside upper center", ncols=3, handlelength=1, columnspacing=1.2)
     add_footer(figure, notes)
     return figure
@@ -165,7 +159,13 @@ def _entry(
 
 
 def _models(claims: Sequence[Claim], results: Results) -> dict[str, Model | None]:
-    return {model: _model(results, model) for claim in claims for model in claim.models}
+    """The models of the claims by name; None for one that did not run."""
+    models: dict[str, Model | None] = {}
+    for name in (name for claim in claims for name in claim.models if name not in models):
+        models[name] = None
+        with suppress(UserError):
+            models[name] = results.model(name)
+    return models
 
 
 def _head(models: dict[str, Model | None], results: Results) -> str:
@@ -202,14 +202,6 @@ def _counts(entries: list[dict[str, Any]]) -> list[int]:
     return [sum(entry["verdict"] == verdict for entry in entries) for verdict in VERDICTS]
 
 
-def _model(results: Results, name: str) -> Model | None:
-    """The model; None if it did not run."""
-    try:
-        return results.model(name)
-    except UserError:
-        return None
-
-
 def _named(text: str, claim: Claim, models: dict[str, Model | None], results: Results) -> str:
     """A statement or label with the names of the models that ran and of the data sets filled in."""
     name = claim.models[0] if claim.models else ""
@@ -229,20 +221,14 @@ def _by_paper(finding: Finding | None) -> dict[str, Any] | None:
 
 def _cells(entry: dict[str, Any]) -> dict[str, str]:
     """An entry as the cells of a row."""
-    effect = "none" if entry["effect"] is None else f"{_effect(entry)} {entry['unit']}"
     scores = entry.get("paper")
-    paper = f"{_effect(scores)}: {scores['verdict']}" if isinstance(scores, dict) else "none"
-    claimed = f"{entry['claimed']}: {entry['why']}" if entry.get("why") else entry["claimed"]
-    detectable = "none" if entry["detectable"] is None else f"{entry['detectable']:.2g}"
-    seeds = "none needed" if entry["seeds"] is None else str(entry["seeds"])
-    place = f"ours, after {entry['place']}" if entry.get("ours") else entry["place"]
     return entry | {
-        "effect": effect,
-        "place": place,
-        "paper": paper,
-        "claimed": claimed,
-        "detectable": detectable,
-        "seeds": seeds,
+        "effect": "none" if entry["effect"] is None else f"{_effect(entry)} {entry['unit']}",
+        "place": f"ours, after {entry['place']}" if entry.get("ours") else entry["place"],
+        "paper": f"{_effect(scores)}: {scores['verdict']}" if isinstance(scores, dict) else "none",
+        "claimed": f"{entry['claimed']}: {entry['why']}" if entry.get("why") else entry["claimed"],
+        "detectable": "none" if entry["detectable"] is None else f"{entry['detectable']:.2g}",
+        "seeds": "none needed" if entry["seeds"] is None else str(entry["seeds"]),
     }
 
 

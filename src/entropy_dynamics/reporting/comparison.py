@@ -29,11 +29,12 @@ def write_comparison(first: Path, second: Path, table: bool = False) -> str:
     changed = [claim for claim in compared if claim.changed]
     once = sum(any(claim.judged) and not all(claim.judged) for claim in claims)
     others = sum(claim.random and all(claim.judged) and not claim.alike for claim in claims)
-    more = f"{f'; {once} more have an interval in one run only' if once else ''}"
-    more += f"{f'; {others} more were judged by another range' if others else ''}"
+    more = f"; {once} more have an interval in one run only" if once else ""
+    more += f"; {others} more were judged by another range" if others else ""
+    rows = [_row(claim) for claim in claims] if table else []
     if all(claim.same for claim in compared):
         identical = f"All {len(compared)} effects are identical: these are the same runs{more}"
-        return fill("comparison.md", lines=[identical], rows=[_row(claim) for claim in claims] if table else [])
+        return fill("comparison.md", lines=[identical], rows=rows)
     share = f"{len(compared) - len(apart)} of {len(compared)} ({1 - len(apart) / len(compared):.0%})"
     effects = f"{share} agree: the 95% interval of their difference includes zero"
     verdicts = f"{len(changed)} of {len(compared)} changed, {sum(claim.reversed for claim in changed)} of them reversed"
@@ -50,7 +51,7 @@ def write_comparison(first: Path, second: Path, table: bool = False) -> str:
         f"Differ:   {', '.join(named[:SHOWN]) or 'none'}"
         f"{f' and {len(named) - SHOWN} more (--table)' if named[SHOWN:] else ''}",
     ]
-    return fill("comparison.md", lines=lines, rows=[_row(claim) for claim in claims] if table else [])
+    return fill("comparison.md", lines=lines, rows=rows)
 
 
 def _power(claims: list[Replicate]) -> str:
@@ -109,8 +110,9 @@ def draw_comparison(first: Path, second: Path, target: Path | IO[bytes]) -> None
         ax = figure.subplots()
         ax.axvspan(-1, 1, color="0.93", zorder=0, linewidth=0)
         for row, claim in enumerate(claims):
+            zero, unit = claim.effects[0].value, _half_width(claim)
             for place, (effect, look) in enumerate(zip(claim.effects, RUNS, strict=True)):
-                value, low, high = (_scaled(claim, end) for end in (effect.value, effect.low, effect.high))
+                value, low, high = ((end - zero) / unit for end in (effect.value, effect.low, effect.high))
                 ends = [[value - low], [high - value]]
                 ax.errorbar(value, row + 0.3 * (place - 0.5), xerr=ends, elinewidth=0.8, **_mark(look))
             numbers = " → ".join(f"{effect.value:.2g}" for effect in claim.effects).replace("-", "−")
@@ -140,10 +142,6 @@ def _agreement(claim: Replicate) -> float:
 
 def _half_width(claim: Replicate) -> float:
     return max((claim.difference.high - claim.difference.low) / 2, TINY)
-
-
-def _scaled(claim: Replicate, value: float) -> float:
-    return (value - claim.effects[0].value) / _half_width(claim)
 
 
 def _mark(look: Look) -> Look:

@@ -11,16 +11,14 @@ from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.specs import Spec
 from entropy_dynamics.reporting.curves import draw_curves
-from entropy_dynamics.reporting.frontier import draw_frontier
 from entropy_dynamics.reporting.gains import draw_difficulty, draw_gains
 from entropy_dynamics.reporting.histograms import draw_data_filter, draw_distribution
 from entropy_dynamics.reporting.ladder import draw_ladder
 from entropy_dynamics.reporting.lens import draw_lens
-from entropy_dynamics.reporting.links import draw_links
-from entropy_dynamics.reporting.pass_at_k import draw_pass_curves
+from entropy_dynamics.reporting.pass_at_k import draw_frontier, draw_pass_curves
 from entropy_dynamics.reporting.style import RC, save
 from entropy_dynamics.reporting.sweeps import draw_matched, draw_strength
-from entropy_dynamics.reporting.theory import draw_theory
+from entropy_dynamics.reporting.theory import draw_links, draw_theory
 from entropy_dynamics.results.files import write_text
 
 DRAW: dict[str, Callable[..., tuple[Figure, pd.DataFrame]]] = {  # by kind

@@ -7,8 +7,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from entropy_dynamics.analysis.experiments import Experiment
-from entropy_dynamics.analysis.gains import THIRDS, difficulty_frame, gains_frame
 from entropy_dynamics.analysis.run_data import Results
+from entropy_dynamics.analysis.scores import THIRDS, difficulty_frame, gains_frame
 from entropy_dynamics.analysis.specs import HEADINGS, METRICS, DifficultySpec, GainsSpec
 from entropy_dynamics.reporting.style import ROUND, WIDTH, add_footer, intervals, looks, pretty, what_ran
 

@@ -10,15 +10,7 @@ from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.ladder import PER_DECADE, ladder_frame
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.specs import LadderSpec
-from entropy_dynamics.reporting.style import (
-    LINE_LEGEND,
-    WIDTH,
-    Look,
-    add_footer,
-    intervals,
-    looks,
-    pretty,
-)
+from entropy_dynamics.reporting.style import LINE_LEGEND, WIDTH, Look, add_footer, intervals, looks, pretty
 
 ROWS = {
     "avg": ("Avg@K (%)", "avg"),
@@ -70,11 +62,8 @@ def draw_ladder(experiment: Experiment[LadderSpec], results: Results) -> tuple[F
     figure.legend(handles, labels, loc="outside upper center", ncols=len(methods), **LINE_LEGEND)
     sizes = ", ".join(f"{size / 1e6:.2g} M" for size in rungs["parameters"].unique())
     notes = [f"{results.scale} scale: toy models of {sizes} parameters"]
-    notes += [
-        "dashed: predicted from the models to the left of the gray line",
-        f"bars: {intervals(experiment)}; none for the validation accuracy",
-    ]
-    add_footer(figure, notes)
+    notes += ["dashed: predicted from the models to the left of the gray line"]
+    add_footer(figure, [*notes, f"bars: {intervals(experiment)}; none for the validation accuracy"])
     return figure, frame
 
 

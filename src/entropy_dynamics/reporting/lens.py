@@ -7,18 +7,15 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
+from entropy_dynamics.analysis.columns import PARTS
+from entropy_dynamics.analysis.curves import lens_frame
 from entropy_dynamics.analysis.experiments import Experiment
-from entropy_dynamics.analysis.lens import PARTS, lens_frame
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.specs import LensSpec
 from entropy_dynamics.reporting.style import WIDTH, add_footer, pretty
 
-HEADINGS = (
-    "$+$\n$S_*>0$\nlower",
-    "$+$\n$S_*<0$\nraise",
-    "$-$\n$S_*>0$\nraise",
-    "$-$\n$S_*<0$\nlower",
-)  # in the order of PARTS
+# In the order of PARTS.
+HEADINGS = ("$+$\n$S_*>0$\nlower", "$+$\n$S_*<0$\nraise", "$-$\n$S_*>0$\nraise", "$-$\n$S_*<0$\nlower")
 AMPLIFIED = 1.1  # what is in bold; a denominator without the dropped tokens amplifies the others by 1 or 2%
 # Dropped is gray, amplified purple: blue and orange stand for less and more entropy elsewhere. The numbers distinguish
 # them in print without color.

@@ -1,6 +1,5 @@
 """Further contents of report.html: progress, unfinished runs, and token samples of all runs."""
 
-import math
 import re
 import time
 from collections.abc import Iterable
@@ -12,6 +11,7 @@ import numpy as np
 
 from entropy_dynamics.analysis.experiments import known_experiments
 from entropy_dynamics.analysis.run_data import Results
+from entropy_dynamics.analysis.statistics import rounded
 from entropy_dynamics.config import BASE
 from entropy_dynamics.results.files import read_jobs, read_parquet
 from entropy_dynamics.results.layout import Layout
@@ -91,15 +91,11 @@ def token_samples(layout: Layout, first: Iterable[tuple[str, str]]) -> list[dict
         run = (order.get((model, method), len(order)), model, method, int(seed.removeprefix("seed")))
         files.setdefault(run, {})[int(file.stem.removeprefix("step"))] = file
     tokens = max(1, min(SHOWN_TOKENS, ALL_TOKENS // max(1, sum(map(len, files.values())))))
-    return [
-        {
-            "model": model,
-            "method": method,
-            "seed": seed,
-            "steps": {step: _shown(steps[step], tokens) for step in sorted(steps)},
-        }
-        for (_, model, method, seed), steps in sorted(files.items(), key=lambda item: item[0])
-    ]
+    samples = []
+    for (_, model, method, seed), steps in sorted(files.items(), key=lambda item: item[0]):
+        shown = {step: _shown(steps[step], tokens) for step in sorted(steps)}
+        samples.append({"model": model, "method": method, "seed": seed, "steps": shown})
+    return samples
 
 
 def _shown(file: Path, tokens: int) -> list[dict[str, Any]]:
@@ -125,7 +121,7 @@ def responses(file: Path, written: int) -> list[dict[str, Any]]:
         tokens = list(row["token"])[:SHOWN_TOKENS]
         if shown and count + len(tokens) > SHOWN_TOKENS:
             break
-        columns = {short: [_short(value) for value in row[name][: len(tokens)]] for name, short in COLUMNS.items()}
+        columns = {short: [rounded(value, 4) for value in row[name][: len(tokens)]] for name, short in COLUMNS.items()}
         shown.append({"prompt": _spoken(row["prompt"]), "correct": bool(row["correct"]), "t": tokens, **columns})
         count += len(tokens)
     return shown
@@ -138,8 +134,3 @@ def _spoken(prompt: str) -> str:
     except ValueError:
         return prompt
     return f"{prompt}: make {target} from {', '.join(map(str, numbers.elements()))}"
-
-
-def _short(value: float) -> float | None:
-    """Four significant digits; None for values that JSON cannot represent."""
-    return float(f"{value:.4g}") if math.isfinite(value) else None

@@ -1,39 +1,33 @@
-"""Draws Pass@k over k: a row of panels per model, a panel per data set."""
+"""Draws Pass@k over k, and Avg@K against Pass@K over evaluation temperatures: a row of panels per model."""
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from entropy_dynamics.analysis.distributions import pass_frame
 from entropy_dynamics.analysis.experiments import Experiment
-from entropy_dynamics.analysis.pass_curves import pass_frame
+from entropy_dynamics.analysis.frontier import frontier_frame
 from entropy_dynamics.analysis.run_data import Results
-from entropy_dynamics.analysis.specs import PassSpec
+from entropy_dynamics.analysis.specs import FrontierSpec, PassSpec
 from entropy_dynamics.config import BASE
-from entropy_dynamics.reporting.style import (
-    GRAY,
-    LINE_LEGEND,
-    ROUND,
-    WIDTH,
-    Look,
-    add_footer,
-    intervals,
-    looks,
-    pretty,
-    what_ran,
-)
+from entropy_dynamics.reporting import style
+
+LONG_LABEL = 18  # characters; three longer labels do not fit side by side
 
 
 def draw_pass_curves(experiment: Experiment[PassSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
     """One line per method with a band for its interval; and the numbers in the figure."""
     frame = pass_frame(experiment, results)
     methods = list(frame["method"].unique())
-    styles = {BASE: GRAY} | looks([method for method in methods if method != BASE], experiment.spec.baseline)
-    figure = Figure(figsize=(WIDTH, 0.8 + 1.35 * len(experiment.models)), layout="constrained")
+    trained = [method for method in methods if method != BASE]
+    styles = {BASE: style.GRAY} | style.looks(trained, experiment.spec.baseline)
+    figure = Figure(figsize=(style.WIDTH, 0.8 + 1.35 * len(experiment.models)), layout="constrained")
     rows = figure.subfigures(len(experiment.models), 1, squeeze=False)[:, 0]
     for row, model in zip(rows, experiment.models, strict=True):
-        row.suptitle(pretty(results.model(model).ran), fontsize=7)
+        row.suptitle(style.pretty(results.model(model).ran), fontsize=7)
         axes = row.subplots(1, len(experiment.evaluations), squeeze=False)[0]
         axes[0].set_ylabel("Pass@k (%)")
         for ax, dataset in zip(axes, experiment.evaluations, strict=True):
@@ -41,19 +35,73 @@ def draw_pass_curves(experiment: Experiment[PassSpec], results: Results) -> tupl
             ax.set_title(results.dataset_label(dataset), fontsize=6.5, pad=3)
             if row is rows[-1]:
                 ax.set_xlabel("k", labelpad=1)
-    handles = [Line2D([], [], label=pretty(results.method_label(method)), **styles[method]) for method in methods]
-    figure.legend(handles=handles, loc="outside upper center", ncols=len(methods), **LINE_LEGEND)
-    note = f"unbiased Pass@k from K samples per problem; shading: {intervals(experiment)}"
-    add_footer(figure, [*what_ran(experiment, results), note])
+    handles = [Line2D([], [], label=style.pretty(results.method_label(method)), **styles[method]) for method in methods]
+    figure.legend(handles=handles, loc="outside upper center", ncols=len(methods), **style.LINE_LEGEND)
+    note = f"unbiased Pass@k from K samples per problem; shading: {style.intervals(experiment)}"
+    style.add_footer(figure, [*style.what_ran(experiment, results), note])
     return figure, frame
 
 
-def _draw_panel(ax: Axes, panel: pd.DataFrame, styles: dict[str, Look]) -> None:
+def _draw_panel(ax: Axes, panel: pd.DataFrame, styles: dict[str, style.Look]) -> None:
     for method, curve in panel.groupby("method", sort=False):
-        style = styles[str(method)]
-        ax.plot(curve["k"], curve["value"], **style)
-        ax.fill_between(curve["k"], curve["low"], curve["high"], color=style["color"], alpha=0.18, linewidth=0)
+        look = styles[str(method)]
+        ax.plot(curve["k"], curve["value"], **look)
+        ax.fill_between(curve["k"], curve["low"], curve["high"], color=look["color"], alpha=0.18, linewidth=0)
     ax.set_xscale("log", base=2)
     ax.set_xticks(ks := sorted(panel["k"].unique()), ks)
     ax.minorticks_off()
-    ax.yaxis.set_major_locator(MaxNLocator(5, steps=ROUND))
+    ax.yaxis.set_major_locator(MaxNLocator(5, steps=style.ROUND))
+
+
+def draw_frontier(experiment: Experiment[FrontierSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
+    """Right: a line per method through its sampling temperatures; left: its greedy accuracy, if any."""
+    frame = frontier_frame(experiment, results)
+    methods = list(frame["method"].unique())
+    styles = style.looks(methods, experiment.spec.baseline)
+    labels = [style.pretty(results.label(experiment.spec, method)) for method in methods]
+    columns = 3 if max(map(len, labels)) <= LONG_LABEL else 2
+    lines = -(-len(labels) // columns)
+    figure = Figure(figsize=(style.WIDTH, 0.7 + 0.1 * lines + 1.7 * len(experiment.models)), layout="constrained")
+    rows = figure.subfigures(len(experiment.models), 1, squeeze=False)[:, 0]
+    for row, model in zip(rows, experiment.models, strict=True):
+        row.suptitle(style.pretty(results.model(model).ran), fontsize=7)
+        of_model = frame[frame["model"] == model]
+        left, right = row.subplots(1, 2, width_ratios=[1, 3], sharey=True)
+        _draw_greedy(left, of_model[of_model["temperature"] == 0], methods, styles)
+        _draw_sampled(right, of_model[of_model["temperature"] > 0], styles, experiment.spec.baseline)
+        left.set_ylabel("Avg@K (%)")
+    handles, _ = rows[0].axes[1].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=columns, **style.LINE_LEGEND)
+    baseline = style.pretty(results.label(experiment.spec, experiment.spec.baseline))
+    bars = f"bars: {style.intervals(experiment)}"
+    notes = [f"numbers: temperatures of {baseline}, in the same order on every line; {bars}"]
+    notes += ["cut off at the frame, which leaves out points with less than half of the highest Pass@K"]
+    notes += [f"means over {', '.join(map(results.dataset_label, experiment.evaluations))}"]
+    style.add_footer(figure, [*style.what_ran(experiment, results), *notes])
+    return figure, frame
+
+
+def _draw_greedy(ax: Axes, rows: pd.DataFrame, methods: list[str], styles: dict[str, style.Look]) -> None:
+    ax.set_title("greedy", fontsize=6.5, pad=3)
+    ax.set_xticks([])
+    ax.set_xlim(-1, len(methods))
+    for place, row in enumerate(rows.set_index("method").reindex(methods).itertuples()):
+        ends = [[row.avg - row.avg_low], [row.avg_high - row.avg]]
+        ax.errorbar([place], [row.avg], ends, elinewidth=0.6, **styles[row.Index] | {"linestyle": ""})
+
+
+def _draw_sampled(ax: Axes, rows: pd.DataFrame, styles: dict[str, style.Look], baseline: str) -> None:
+    for method, of_method in rows.groupby("method", sort=False):
+        line, look = of_method.sort_values("temperature"), styles[str(method)] | {"linewidth": 0.7}
+        ax.plot(line["pass"], line["avg"], label=method, **look)
+        for at in line.to_dict("records") if method == baseline else ():
+            ax.annotate(f"{at['temperature']:g}", (at["pass"], at["avg"]), (2, 3), **style.NOTE)
+        for axis, score in (("xerr", "pass"), ("yerr", "avg")):
+            ends = np.array([line[score] - line[f"{score}_low"], line[f"{score}_high"] - line[score]])
+            ax.errorbar(line["pass"], line["avg"], **{axis: ends}, fmt="none", ecolor=look["color"], elinewidth=0.4)
+    near = rows[rows["pass"] > rows["pass"].max() / 2]  # a method that collapsed would press the others together
+    for limit, score in ((ax.set_xlim, "pass"), (ax.set_ylim, "avg")):
+        low, high = near[score].min(), near[score].max()
+        limit(max(0, low - 0.15 * (high - low) - 1), high + 0.15 * (high - low) + 1)
+    ax.set_title("sampled", fontsize=6.5, pad=3)
+    ax.set_xlabel("Pass@K (%)")

@@ -9,17 +9,10 @@ from entropy_dynamics.analysis.claims_json import verdicts_of
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.reporting.claims import summary_line
-from entropy_dynamics.reporting.published import (
-    MODELS,
-    TOKENS,
-    counts_frame,
-    metrics_frame,
-    write_samples,
-    write_tokens,
-)
+from entropy_dynamics.reporting.published import MODELS, write_data
 from entropy_dynamics.reporting.report import what_ran
 from entropy_dynamics.reporting.templates import fill
-from entropy_dynamics.results.files import sha256, write_json, write_parquet, write_text, written_whole
+from entropy_dynamics.results.files import sha256, write_json, write_text, written_whole
 
 COPIED = ("claims.json", "claims.md", "tables/*.csv", "tables/*.md", "figures/*.csv")
 SUMS = "SHA256SUMS"
@@ -60,13 +53,7 @@ def _foreign_file(folder: Path) -> Path | None:
 
 
 def _write(results: Results, folder: Path, license_text: str, doi: str | None) -> list[Path]:
-    frames = {"counts": counts_frame(results), "metrics": metrics_frame(results)}
-    for name, frame in frames.items():
-        write_parquet(folder / f"{name}.parquet", frame, compression="zstd")
-    rows = {name: len(frame) for name, frame in frames.items()}
-    rows["samples"] = write_samples(results, folder / "samples.parquet")
-    if any(results.root.glob(TOKENS)):
-        rows["tokens"] = write_tokens(results, folder / "tokens.parquet")
+    rows = write_data(results, folder)
     paths = [folder / f"{name}.parquet" for name in rows]
     for source in (path for pattern in COPIED for path in results.root.glob(pattern)):
         paths.append(folder / source.relative_to(results.root))
@@ -92,14 +79,12 @@ def _write(results: Results, folder: Path, license_text: str, doi: str | None) -
 
 def _facts(results: Results) -> dict[str, Any]:
     """The facts about the runs for the data card, as far as they are known."""
-    layout = results.layout
-    models = results.models
-    judged = layout.claims("json").is_file()
+    layout, models = results.layout, results.models
     return {
         "models": {name: model.ran_with_size for name, model in models.items()},
         "toy": any(model.toy for model in models.values()),
         "datasets": {name: results.dataset_label(name) for name in results.config.data.evaluation},
-        "verdicts": summary_line(list(verdicts_of(results.root).values())) if judged else None,
+        "verdicts": summary_line(list(verdicts_of(results.root).values())) if layout.claims("json").is_file() else None,
         "ran": what_ran(layout),
     }
 

@@ -16,24 +16,24 @@ from entropy_dynamics.analysis.experiments import Run
 from entropy_dynamics.analysis.run_data import Model, Results
 from entropy_dynamics.config import stored_as
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.results.files import read_json, read_parquet, save_parquet, write_json, written_whole
+from entropy_dynamics.results.files import (
+    read_json,
+    read_parquet,
+    save_parquet,
+    write_json,
+    write_parquet,
+    written_whole,
+)
 from entropy_dynamics.results.layout import FACTS, SEEDS, Layout
 from entropy_dynamics.sections import parse
 
 MODELS = "models.json"  # the scale, and the model that ran under each name
-TOKENS = "samples/*/*/seed*/step*.parquet"  # files of token samples, in results/<scale>
 KEYS = ["model", "method", "seed"]
 NAME = re.compile(r"\w[\w.@=+,-]*")  # models, methods, data sets become paths, so no separator and no leading dot
 Counts = Int[np.ndarray, " problem"]
 File = tuple[Path, Run, dict[str, Any]]
 """A file of a run, with further identifying columns, such as the data set."""
-COUNT_TYPES = {
-    "seed": np.int16,
-    "problem": np.int16,
-    "correct": np.int16,
-    "samples": np.int16,
-    "temperature": np.float32,
-}
+COUNT_TYPES = dict.fromkeys(("seed", "problem", "correct", "samples"), np.int16) | {"temperature": np.float32}
 
 
 def counts_frame(results: Results) -> pd.DataFrame:
@@ -60,15 +60,21 @@ def metrics_frame(results: Results) -> pd.DataFrame:
     return frame[[*KEYS, "step", *frame.columns.difference([*KEYS, "step"], sort=False)]]
 
 
-def write_samples(results: Results, path: Path) -> int:
-    """Write the samples of all evaluations to one file, with the columns of their run first; returns their number."""
-    return _stack(path, _evaluations(results))
+def write_data(results: Results, folder: Path) -> dict[str, int]:
+    """Write counts, metrics, samples and, if runs kept token samples, tokens.parquet; returns their numbers of rows.
 
-
-def write_tokens(results: Results, path: Path) -> int:
-    """Write all token samples to one file, like `write_samples`. Raises UserError if no run kept any."""
-    files = _files(results, TOKENS)
-    return _stack(path, [(file, _run(file.parent), {"step": int(file.stem.removeprefix("step"))}) for file in files])
+    Raises:
+        UserError: there are no evaluations or no runs, or a file is damaged.
+    """
+    frames = {"counts": counts_frame(results), "metrics": metrics_frame(results)}
+    for name, frame in frames.items():
+        write_parquet(folder / f"{name}.parquet", frame, compression="zstd")
+    rows = {name: len(frame) for name, frame in frames.items()}
+    rows["samples"] = _stack(folder / "samples.parquet", _evaluations(results))
+    if files := sorted(results.root.glob("samples/*/*/seed*/step*.parquet")):
+        steps = [(file, _run(file.parent), {"step": int(file.stem.removeprefix("step"))}) for file in files]
+        rows["tokens"] = _stack(folder / "tokens.parquet", steps)
+    return rows
 
 
 def restore(folders: Sequence[Path], root: Path, temperature: float) -> dict[str, int]:
@@ -121,9 +127,8 @@ def restore(folders: Sequence[Path], root: Path, temperature: float) -> dict[str
 def _counts(folder: Path) -> pd.DataFrame:
     """The counts, sorted by problem. `restore` numbers problems by their order, so none may be missing."""
     path, of = folder / "counts.parquet", [*KEYS, "temperature", "dataset"]
-    frame = _published(folder, "counts", "temperature", "dataset", "problem", "correct", "samples").sort_values(
-        "problem"
-    )
+    frame = _published(folder, "counts", "temperature", "dataset", "problem", "correct", "samples")
+    frame = frame.sort_values("problem")
     evaluations = frame.groupby(of)
     even = (evaluations["samples"].nunique() == 1).all() and (frame["samples"] > 0).all()
     if not even or not frame["correct"].between(0, frame["samples"]).all():
@@ -207,7 +212,7 @@ def _stack(path: Path, files: Sequence[File]) -> int:
     import pyarrow.parquet as pq
 
     frames = (
-        pd.concat([_after(_keys(run) | of, read_parquet(file)) for file, run, of in of_method], ignore_index=True)
+        pd.concat([_identified(*file) for file in of_method], ignore_index=True)
         for _, of_method in groupby(files, lambda file: (file[1].model, file[1].method))
     )
     tables = (pa.Table.from_pandas(frame, preserve_index=False) for frame in frames)
@@ -238,7 +243,8 @@ def _keys(run: Run) -> dict[str, Any]:
     return dict(zip(KEYS, run.path, strict=True))
 
 
-def _after(about: dict[str, Any], frame: pd.DataFrame) -> pd.DataFrame:
+def _identified(path: Path, run: Run, of: dict[str, Any]) -> pd.DataFrame:
+    frame, about = read_parquet(path), _keys(run) | of
     return frame.assign(**about)[[*about, *frame.columns]]
 
 

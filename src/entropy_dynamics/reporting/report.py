@@ -48,7 +48,7 @@ def write_report(results: Results, beside: Path | None = None) -> Path:
         verdicts_of(beside)
     judged = layout.claims("json").is_file()
     claims = list(verdicts_of(layout.claims("json")).values()) if judged else []
-    sections = []
+    by_name: dict[str, dict[str, Any]] = {}
     known = known_experiments(results.folder)
     opening = [name for name in FIRST if name in known]
     for name in known:
@@ -57,16 +57,13 @@ def write_report(results: Results, beside: Path | None = None) -> Path:
             continue
         experiment = results.experiment(name)
         cells = table_values(experiment, results, scores_frame(experiment, results)) if table.is_file() else None
-        sections.append(
-            {
-                "experiment": experiment,
-                "claims": [claim for claim in claims if name in shown_in(claim["place"])],
-                "table": cells,
-                "picture": _picture(figure),
-                "csv": f"{'tables' if cells else 'figures'}/{name}.csv",
-            }
-        )
-    by_name = {section["experiment"].name: section for section in sections}
+        by_name[name] = {
+            "experiment": experiment,
+            "claims": [claim for claim in claims if name in shown_in(claim["place"])],
+            "table": cells,
+            "picture": _picture(figure),
+            "csv": f"{'tables' if cells else 'figures'}/{name}.csv",
+        }
     top = [claim["id"] for claim in headlines(claims)]
     claims.sort(key=lambda claim: top.index(claim["id"]) if claim["id"] in top else len(top))
     for claim in claims:
@@ -75,9 +72,10 @@ def write_report(results: Results, beside: Path | None = None) -> Path:
     first = [name for name in FIRST if name in by_name]
     lead = next((name for name in first if by_name[name]["picture"]), None)
     opened = [by_name[name] for name in first if name == lead or by_name[name]["table"]]
-    folded = [section for section in sections if section not in opened]
+    folded = [section for section in by_name.values() if section not in opened]
     folded.sort(key=lambda section: not section["experiment"].is_numbered)
     models, unfinished = results.models.values(), unfinished_runs(layout)
+    shown_first = dict.fromkeys(run.path[:2] for name in opening for run in results.experiment(name).runs)
     page = fill(
         "report.html",
         scale=results.scale,
@@ -88,7 +86,7 @@ def write_report(results: Results, beside: Path | None = None) -> Path:
         comparison=_comparison(beside, layout.root) if beside and judged else None,
         unfinished=unfinished,
         progress=progress(results) if any(run["now"] for run in unfinished) else None,
-        samples=_json(token_samples(layout, dict.fromkeys(pair for name in opening for pair in _pairs(results, name)))),
+        samples=_json(token_samples(layout, shown_first)),
         opened=opened,
         folded=folded,
         gate=_gate(layout),
@@ -142,10 +140,6 @@ def _comparison(first: Path, second: Path) -> dict[str, Any]:
     lines = write_comparison(first, second).splitlines()
     lines.sort(key=lambda line: not line.startswith(("Effects", "Verdicts")))  # these two are shown, others folded
     return {"with": first, "lines": lines, "picture": _data(svg.getvalue())}
-
-
-def _pairs(results: Results, name: str) -> list[tuple[str, str]]:
-    return [run.path[:2] for run in results.experiment(name).runs]
 
 
 def _json(value: list[dict[str, Any]]) -> Markup | None:

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.specs import CurvesSpec, Spec
-from entropy_dynamics.analysis.statistics import LEVEL, MIN_SEEDS
+from entropy_dynamics.analysis.statistics import LEVEL, averaged
 from entropy_dynamics.results.files import written_whole
 
 Look = dict[str, Any]  # keyword arguments of matplotlib
@@ -134,8 +134,8 @@ def what_ran(experiment: Experiment[Spec], results: Results, differences: bool =
     else:
         bands = isinstance(experiment.spec, CurvesSpec) and any(panel.x == "step" for panel in experiment.spec.panels)
         shading = ", shading: lowest to highest seed" if bands else ""
-        median = differences and len({run.seed for run in experiment.runs}) >= MIN_SEEDS
-        drawn = f"{'median' if median else 'mean'} of {experiment.seeds}{shading}"
+        average = averaged(len({run.seed for run in experiment.runs})) if differences else "mean"
+        drawn = f"{average} of {experiment.seeds}{shading}"
     return [f"{results.scale} scale: {models}", drawn]
 
 

@@ -14,22 +14,9 @@ from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.specs import METRICS, MatchedSpec, StrengthSpec
 from entropy_dynamics.analysis.statistics import LEVEL
 from entropy_dynamics.analysis.sweeps import matched_frame, strength_frame
-from entropy_dynamics.reporting.style import (
-    LINE_LEGEND,
-    NOTE,
-    OWN,
-    ROUND,
-    WIDTH,
-    Look,
-    add_footer,
-    cycle,
-    looks,
-    pretty,
-    what_ran,
-)
+from entropy_dynamics.reporting import style
 
 PANELS = {"entropy": "entropy (nats)", "avg": "Avg@K (%)", "pass": "Pass@K (%)"}
-_SMALL: Look = LINE_LEGEND | {"fontsize": 5}
 
 
 def draw_strength(experiment: Experiment[StrengthSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
@@ -37,54 +24,43 @@ def draw_strength(experiment: Experiment[StrengthSpec], results: Results) -> tup
     frame = strength_frame(experiment, results)
     swept = [rows for _, rows in frame[frame["value"].notna()].groupby(["method", "parameter"], sort=False)]
     references = frame[frame["run"] == experiment.spec.baseline]
-    figure = Figure(figsize=(WIDTH, 0.75 + 1.2 * len(swept)), layout="constrained")
+    figure = Figure(figsize=(style.WIDTH, 0.75 + 1.2 * len(swept)), layout="constrained")
     axes = figure.subplots(len(swept), len(PANELS), squeeze=False, sharex=True)
     several = len(experiment.models) > 1
-    styles = {model: cycle(OWN + place) for place, model in enumerate(experiment.models)}
-    of_method = looks([rows["method"].iloc[0] for rows in swept], experiment.spec.baseline)
+    styles = {model: style.cycle(style.OWN + place) for place, model in enumerate(experiment.models)}
+    of_method = style.looks([rows["method"].iloc[0] for rows in swept], experiment.spec.baseline)
     limits = {column: _around(frame[column]) for column in PANELS}
     for row, sweep in zip(axes, swept, strict=True):
         for ax, (column, title) in zip(row, PANELS.items(), strict=True):
             for model, of_model in styles.items():
                 look = of_model if several else of_method[sweep["method"].iloc[0]] | {"linestyle": "-"}
                 dropping = sweep[(sweep["model"] == model) & (sweep["clip_fraction"] > 0)].sort_values("clip_fraction")
-                _draw_line(ax, dropping, references[references["model"] == model], column, look, not several)
+                if len(dropping):
+                    ends = [dropping[column] - dropping[f"{column}_low"], dropping[f"{column}_high"] - dropping[column]]
+                    ax.errorbar(dropping["clip_fraction"], dropping[column], ends, elinewidth=0.6, **look)
+                for value in references.loc[references["model"] == model, column]:
+                    ax.axhline(value, color=look["color"] if several else "0.4", linewidth=0.7, zorder=0.5)
                 for at in dropping.to_dict("records") if column == "entropy" else ():
-                    ax.annotate(f"{at['value']:g}", (at["clip_fraction"], at[column]), (3, -7), **NOTE)
+                    ax.annotate(f"{at['value']:g}", (at["clip_fraction"], at[column]), (3, -7), **style.NOTE)
             ax.set_ylim(limits[column])  # the same axis for all sweeps, so that methods can be compared
-            ax.yaxis.set_major_locator(MaxNLocator(5, steps=ROUND))
+            ax.yaxis.set_major_locator(MaxNLocator(5, steps=style.ROUND))
             ax.set_xscale("log")
             ax.xaxis.set_major_locator(LogLocator(numticks=9))  # every decade
             ax.xaxis.set_major_formatter("{x:g}")
             if ax in axes[0]:
                 ax.set_title(title)
-        row[0].set_ylabel(pretty(textwrap.fill(results.method_label(sweep["method"].iloc[0]), 16)))
+        row[0].set_ylabel(style.pretty(textwrap.fill(results.method_label(sweep["method"].iloc[0]), 16)))
     axes[-1][1].set_xlabel("dropped tokens (%)")
     models = [Line2D([], [], label=results.model(model).ran, **look) for model, look in styles.items()]
     if several:
-        figure.legend(handles=models, loc="outside upper center", ncols=1, **LINE_LEGEND)
-    baseline = pretty(results.method_label(experiment.spec.baseline))
+        figure.legend(handles=models, loc="outside upper center", ncols=1, **style.LINE_LEGEND)
+    baseline = style.pretty(results.method_label(experiment.spec.baseline))
     whiskers = "" if experiment.seeds == "one seed" else f"; whiskers: {LEVEL:.0%} intervals, cut off at the frame"
-    parameters = dict.fromkeys(pretty(rows["parameter"].iloc[0]) for rows in swept)
+    parameters = dict.fromkeys(style.pretty(rows["parameter"].iloc[0]) for rows in swept)
     sets = f"scores on {', '.join(map(results.dataset_label, experiment.evaluations))}{whiskers}"
-    add_footer(
-        figure,
-        [
-            *what_ran(experiment, results),
-            sets,
-            f"numbers: the dose, {', '.join(parameters)}; horizontal line: {baseline}",
-        ],
-    )
+    lines = f"numbers: the dose, {', '.join(parameters)}; horizontal line: {baseline}"
+    style.add_footer(figure, [*style.what_ran(experiment, results), sets, lines])
     return figure, frame
-
-
-def _draw_line(ax: Axes, sweep: pd.DataFrame, baseline: pd.DataFrame, column: str, look: Look, alone: bool) -> None:
-    """Draw a model's sweep, and its baseline as a line in gray or, if the model is not `alone`, in the same color."""
-    ends = [sweep[column] - sweep[f"{column}_low"], sweep[f"{column}_high"] - sweep[column]]
-    if len(sweep):
-        ax.errorbar(sweep["clip_fraction"], sweep[column], ends, elinewidth=0.6, **look)
-    for value in baseline[column]:
-        ax.axhline(value, color="0.4" if alone else look["color"], linewidth=0.7, zorder=0.5)
 
 
 def _around(values: pd.Series, share: float = 0.5) -> tuple[float, float]:
@@ -102,42 +78,43 @@ def draw_matched(experiment: Experiment[MatchedSpec], results: Results) -> tuple
     differences = frame.drop_duplicates("method").set_index("method").reindex(methods)
     differences = differences.dropna(how="all", subset=[f"{metric}_matched" for metric in METRICS])
     collapsed = (frame[list(METRICS)] < frame[list(METRICS)].max() / 2).any(axis=1)
-    figure = Figure(figsize=(WIDTH, 3.1 + 0.11 * len(differences)), layout="constrained")
+    figure = Figure(figsize=(style.WIDTH, 3.1 + 0.11 * len(differences)), layout="constrained")
     axes = figure.subplots(2, len(METRICS), height_ratios=[2, 0.35 + 0.11 * len(differences)])
     for metric, (above, below) in zip(METRICS, axes.T, strict=True):
         front = frame[frame[f"{metric}_front"]].sort_values("entropy")
         above.plot(front["entropy"], front[metric], color="0.88", linewidth=4, solid_capstyle="round", zorder=0.6)
         above.axvline(reference["entropy"], color="0.5", linewidth=0.7, linestyle=":", zorder=0.7)
-        for method, look in looks(methods, spec.baseline).items():
+        for method, look in style.looks(methods, spec.baseline).items():
             rows = frame[frame["method"] == method]
             above.plot(rows["entropy"], rows[metric], **look | {"marker": "", "linewidth": 0.5, "alpha": 0.4})
             points = {"linestyle": "", "zorder": 4 if method == spec.baseline else 2}  # one point among many lines
-            above.plot(rows["entropy"], rows[metric], label=pretty(results.method_label(method)), **look | points)
+            above.plot(rows["entropy"], rows[metric], label=style.pretty(results.method_label(method)), **look | points)
         above.set(title=f"{METRICS[metric]}@K (%)", xlabel="entropy at the end (nats)", xscale="log")
         above.set_xticks([0.1, 0.2, 0.3, 0.5, 1], ["0.1", "0.2", "0.3", "0.5", "1"])
         above.xaxis.set_minor_formatter("")
         above.set_ylim(*_around(frame.loc[~collapsed, metric], 0.06))
         above.set_xlim(*np.exp(_around(np.log(frame.loc[~collapsed, "entropy"]), 0.06)))
         _draw_differences(below, differences, metric)
-    label = pretty(results.method_label(spec.reference))
+    label = style.pretty(results.method_label(spec.reference))
     for ax in axes[1]:
         ax.set_xlabel(f"points over {label}")
-    names = [pretty(results.method_label(method)) for method in differences.index]
+    names = [style.pretty(results.method_label(method)) for method in differences.index]
     axes[1, 0].set_yticks(range(len(names)), names, fontsize=5)
     axes[1, 1].set_yticks([])
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=4, **_SMALL)
+    entries = axes[0, 0].get_legend_handles_labels()
+    figure.legend(*entries, loc="outside upper center", ncols=4, fontsize=5, **style.LINE_LEGEND)
     shown = (spec.baseline, of_run[spec.reference])
-    without = [pretty(results.method_label(m)) for m in methods if m not in (*shown, *differences.index)]
+    without = [style.pretty(results.method_label(m)) for m in methods if m not in (*shown, *differences.index)]
     sets = ", ".join(map(results.dataset_label, experiment.evaluations))
     count = f"{collapsed.sum()} of {len(frame)} strengths"
     outside = f"; outside: {count}, with less than half of the highest score" if any(collapsed) else ""
     notes = [
-        "; ".join([*what_ran(experiment, results), f"scores on {sets}", f"gray: Pareto front{outside}"]),
+        "; ".join([*style.what_ran(experiment, results), f"scores on {sets}", f"gray: Pareto front{outside}"]),
         f"dotted: {label}'s entropy, {reference['entropy']:.3f} nats, at which the methods are compared below: linear "
         f"between two strengths, {LEVEL:.0%} intervals, cut off at the frame",
     ]
     notes += [f"without a strength that reaches it: {', '.join(without)}"] if without else []
-    add_footer(figure, notes)
+    style.add_footer(figure, notes)
     return figure, frame
 
 

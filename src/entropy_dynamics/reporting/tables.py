@@ -8,7 +8,7 @@ import pandas as pd
 
 from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.run_data import Results
-from entropy_dynamics.analysis.scores import POOLED, score_columns, scores_frame
+from entropy_dynamics.analysis.scores import POOLED, scored_datasets, scores_frame
 from entropy_dynamics.analysis.specs import HEADINGS, ScoresSpec
 from entropy_dynamics.analysis.statistics import LEVEL
 from entropy_dynamics.reporting.templates import fill, one_model
@@ -31,7 +31,7 @@ def table_values(experiment: Experiment[ScoresSpec], results: Results, frame: pd
     """Values of `scores_frame` for the templates: headings, and a block of rows of cells per model."""
     datasets = experiment.evaluations
     # The mean first, as a phone shows only the first column.
-    scored = sorted(score_columns(experiment), key=lambda column: column != POOLED)
+    scored = sorted(scored_datasets(experiment), key=lambda column: column != POOLED)
     columns = [(column, metric) for column in scored for metric in experiment.spec.metrics]
     rows = frame.set_index(["model", "method"], drop=False)
     blocks: dict[str, list[Any]] = {"blocks": [], "failures": []}
