@@ -17,11 +17,11 @@ pytestmark = pytest.mark.vllm
 
 
 def test_its_log_probabilities_are_the_trainers(tmp_path):
-    """By the command that a user types, for two steps of GRPO: the second samples with pushed weights."""
+    """By the command that a user types, for two steps of Clip_B: the second samples with pushed weights."""
     project = copy_project(tmp_path)
     with (project / "configs/scale/smollm2-mini.yaml").open("a") as file:
         file.write("\nengine: {name: vllm, dtype: float32, kv_cache_gib: 0.5}\n")
-    metrics = f"results/smollm2-mini/runs/{MODEL}/grpo/seed0/metrics.parquet"
+    metrics = f"results/smollm2-mini/runs/{MODEL}/clip_b/seed0/metrics.parquet"
     command = [Path(sys.executable).parent / "snakemake", "--cores=1", "--config", "scale=smollm2-mini", "--", metrics]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     run = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True)
