@@ -47,11 +47,20 @@ def write_record(out: Path, what: str, **results: Any) -> None:
     print(out.read_text())
 
 
-def make_trainer(scale: str, model_name: str, method: str, layout: Layout, overrides: Sequence[str] = ()) -> Trainer:
-    """A trainer of the scale's base model, without measurements of the entropy change."""
+def make_trainer(
+    scale: str,
+    model_name: str,
+    method: str,
+    layout: Layout,
+    overrides: Sequence[str] = (),
+    *,
+    seed: int = 0,
+    policy: Path | None = None,
+) -> Trainer:
+    """A trainer of the scale's base model, or of another policy, without measurements of the entropy change."""
     config = load_config(scale, model_name, method, [*overrides, "training.entropy_change_every=0"])
-    model, tokenizer = load_policy(layout.model(model_name, 0))
-    kept = set(pd.read_parquet(layout.pass_rates(0)).query("kept")["problem_id"])
+    model, tokenizer = load_policy(policy or layout.model(model_name, seed))
+    kept = set(pd.read_parquet(layout.pass_rates(seed)).query("kept")["problem_id"])
     problems = [problem for problem in load_problems(layout.problems("train")) if problem.id in kept]
     return Trainer(
         config.training,
@@ -66,7 +75,7 @@ def make_trainer(scale: str, model_name: str, method: str, layout: Layout, overr
         prompts=make_prompts(config, tokenizer, problems),
         temperature=config.sampling.temperature,
         max_new_tokens=config.sampling.max_new_tokens,
-        seed=0,
+        seed=seed,
     )
 
 

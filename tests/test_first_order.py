@@ -176,3 +176,40 @@ def test_pairs_of_rollouts_add_up_to_the_sgd_step(model, make_trainer, monkeypat
     assert measured["total"] == pytest.approx(by_token, rel=1e-3)
     assert RATE * measured["total"] == pytest.approx(row["entropy_change_sgd"], rel=1e-3)
     assert abs(measured["token_order"]) < 1
+
+
+@pytest.mark.parametrize("name", ["grpo", "clip_b", "random_mask", "s_star_keep_neg_gt"])
+def test_single_steps_of_a_mask_are_those_of_its_loss(model, make_trainer, monkeypatch, name):
+    """Central differences along grad H against forward mode, and against grad H . grad of the method's own loss."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    from shared_parameters import Shared
+    from single_steps import along, single_steps
+
+    trainer = make_trainer(model)
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    method = load_method(name, **({"mu": 0.5} if name in ("clip_b", "random_mask") else {}))
+    prompts, rollouts = rollouts_of(trainer)
+    batch, update = (
+        RolloutBatch.collate(prompts, rollouts),
+        PolicyUpdate(trainer.config, trainer.policy, method, 1.0, Ranks()),
+    )
+    gradient = update.entropy_gradient(batch)
+    effects, _ = along(trainer, gradient, lambda: update.statistics(batch))
+    exact = Shared(model, batch, 1.0).of_tokens(gradient)
+    assert effects[batch.mask].numpy() == pytest.approx(exact.numpy(), rel=0.01, abs=0.01 * float(exact.abs().max()))
+
+    [row] = single_steps(trainer, {name: method}, 0, gradient)
+    rewards = torch.tensor([float(trainer.grade(rollout).correct) for rollout in rollouts])
+    advantages = method.advantages(rewards, batch.groups)[:, None].expand(batch.mask.shape)
+    scored, rows = update.score(batch, advantages), torch.arange(len(batch))
+    decision = update.decide(batch, rows, advantages, scored, None, torch.Generator().manual_seed(0))
+    update.backward(batch, rows, advantages, scored, decision, first=True)
+    step = [parameter.grad for parameter in model.parameters()]
+    expected = -sum(float((a * b).sum()) for a, b in zip(gradient, step, strict=True))
+    assert abs(expected) > 1e-6
+    assert row["realised"] == pytest.approx(expected, rel=0.01)
+    assert row["held_out"] == pytest.approx(row["realised"])
+    assert row["error"] < 0.01
+    assert (row["dropped"] > 0) == (name != "grpo")
+    for parameter, value in zip(model.parameters(), before, strict=True):
+        assert parameter.equal(value)
