@@ -60,7 +60,8 @@ def make_trainer(
     """A trainer of the scale's base model, or of another policy, without measurements of the entropy change."""
     config = load_config(scale, model_name, method, [*overrides, "training.entropy_change_every=0"])
     model, tokenizer = load_policy(policy or layout.model(model_name, seed))
-    kept = set(pd.read_parquet(layout.pass_rates(seed)).query("kept")["problem_id"])
+    rates = pd.read_parquet(layout.pass_rates(seed))
+    kept = set(rates["problem_id"][config.pass_rates.keeps(rates["rate"])])
     problems = [problem for problem in load_problems(layout.problems("train")) if problem.id in kept]
     return Trainer(
         config.training,

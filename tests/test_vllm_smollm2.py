@@ -11,7 +11,7 @@ import pytest
 from project_copy import copy_project
 
 MODEL = "smollm2-135m-instruct"
-MEAN, LARGEST = 1e-5, 1e-3  # nats; fp32 on both sides
+MEAN, LARGEST = 1e-4, 1e-3  # nats; fp32 on both sides
 
 pytestmark = pytest.mark.vllm
 
