@@ -24,9 +24,14 @@ def begin_attempt() -> None:
         _mark(log).unlink(missing_ok=True)
     if job is None or log is None:
         return
-    second = next(name for number in count(1) if not os.path.lexists(name := f"{log}.{number}"))
-    with suppress(OSError):  # a file system without links
-        os.link(log, second)
+    for number in count(1):
+        try:
+            os.link(log, f"{log}.{number}")
+        except FileExistsError:
+            continue
+        except OSError:  # a file system without links
+            pass
+        break
     began = datetime.now().astimezone().isoformat(timespec="seconds")
     print(f"note: SLURM job {job} on {socket.gethostname()}, from {began}", file=sys.stderr, flush=True)
 
