@@ -15,6 +15,7 @@ import pandas as pd
 import scipy.stats
 import torch
 from jaxtyping import Float
+from matplotlib import rc_context
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -22,6 +23,7 @@ from common import make_parser, make_trainer, write_record
 from entropy_dynamics.config import load_config
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import Method
+from entropy_dynamics.reporting.style import RC, WIDTH, pretty
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.training.batch import RolloutBatch
 from entropy_dynamics.training.trainer import Trainer
@@ -123,20 +125,24 @@ def summary(steps: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, float]]:
     return pd.DataFrame(table).T, {**of_grpo, **overall, **tokens}
 
 
-def draw(steps: pd.DataFrame, table: pd.DataFrame, path: Path) -> None:
-    figure = Figure(figsize=(7, 3.2), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    grpo = steps[steps["mask"] == "grpo"]
-    left.scatter(grpo["predicted"], grpo["realised"], s=9)
-    left.set(xlabel="predicted, −Σ A S_c", ylabel="realised, first order", title="GRPO, one point per batch")
-    for row, of in enumerate(table.drop("grpo").to_dict("records")):
-        for side, color, shift in (("predicted", "0.5", -0.15), ("realised", "tab:blue", 0.15)):
-            right.errorbar(of[side], row + shift, xerr=of[f"{side}_half"], fmt="o", markersize=3, color=color)
-    right.axvline(0, color="black", linewidth=0.8)
-    right.set_yticks(range(len(table) - 1), table.drop("grpo").index, fontsize=6)
-    right.invert_yaxis()
-    right.set(xlabel="minus GRPO's, in its r.m.s.", title="gray: predicted; blue: realised")
-    figure.savefig(path, dpi=200)
+def draw(steps: pd.DataFrame, table: pd.DataFrame, labels: dict[str, str], path: Path) -> None:
+    with rc_context(RC):
+        figure = Figure(figsize=(2 * WIDTH, 3.2), layout="constrained")
+        left, right = figure.subplots(1, 2, width_ratios=[2, 3])
+        grpo, masks = steps[steps["mask"] == "grpo"], table.drop("grpo")
+        left.scatter(1000 * grpo["predicted"], grpo["realised"], s=7)
+        left.set_xlabel("predicted, mean of $-A S_c$ ($10^{-3}$)")
+        left.set_ylabel("realised, per unit of the rate (nats)")
+        left.set_title("GRPO, a point per batch")
+        for side, color, shift in (("predicted", "0.5", -0.17), ("realised", "tab:blue", 0.17)):
+            bars = {"xerr": masks[f"{side}_half"], "fmt": "o", "markersize": 2.5, "elinewidth": 1, "color": color}
+            right.errorbar(masks[side], np.arange(len(masks)) + shift, label=side, **bars)
+        right.axvline(0, color="black", linewidth=0.8, zorder=0)
+        right.set_yticks(range(len(masks)), [pretty(labels[mask]) for mask in masks.index], fontsize=5.5)
+        right.invert_yaxis()
+        right.set_xlabel("minus GRPO's change, in its root mean square")
+        figure.legend(*right.get_legend_handles_labels(), loc="outside upper right", ncols=2)
+        figure.savefig(path, dpi=200)
 
 
 def main() -> None:
@@ -149,7 +155,8 @@ def main() -> None:
     torch.set_num_threads(1)
     layout = Layout.of(options.scale, options.results)
     trainer = make_trainer(options.scale, options.model, "grpo", layout, seed=options.seed, policy=options.policy)
-    methods = {name: load_config(options.scale, options.model, name).method.build() for name in MASKS}
+    configs = {name: load_config(options.scale, options.model, name).method for name in MASKS}
+    methods = {name: config.build() for name, config in configs.items()}
     last = options.batches
     other = trainer.update.entropy_gradient(RolloutBatch.collate(trainer.prompts_of_step(last), trainer.sample(last)))
     steps = pd.DataFrame([row for step in range(last) for row in single_steps(trainer, methods, step, other)])
@@ -164,7 +171,8 @@ def main() -> None:
         steps=steps.map(lambda value: float(f"{value:.4g}") if isinstance(value, float) else value).to_dict("list"),
     )
     if options.figure:
-        draw(steps, table, options.figure)
+        strengths = {name: name.partition("@")[2].replace("=", " ").replace(",", ", ") for name in MASKS}
+        draw(steps, table, {name: f"{configs[name].label} {strengths[name]}" for name in MASKS}, options.figure)
 
 
 if __name__ == "__main__":

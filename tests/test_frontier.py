@@ -30,6 +30,16 @@ def test_the_means_over_the_sets_at_each_temperature(tmp_path):
     assert frame["pass"].isna().tolist() == [temperature == 0 for *_, temperature in frame.index]
 
 
+def test_a_frontier_of_models_that_solve_nothing_is_drawn(tmp_path):
+    """As after a first try of two steps."""
+    results = tmp_path / SCALE
+    write_all(results, SEEDS, names=["frontier"])
+    for file in (results / "evaluations").rglob("*.parquet"):
+        pd.read_parquet(file).assign(correct=False).to_parquet(file)
+    frame = pd.read_csv(draw("frontier", results, SEEDS)[2])
+    assert (frame["avg"] == 0).all()
+
+
 def test_avg_over_the_baselines_frontier_at_equal_pass(tmp_path):
     """GRPO's frontier goes from Avg@K 2/5 at Pass@K 2/5 to 1/5 at 4/5, so it has 3/10 at Clip_V's 3/5."""
     results = tmp_path / SCALE

@@ -173,7 +173,8 @@ def test_every_stage_fits_into_eight_minutes_by_its_estimate(gpu_check, monkeypa
     assert minutes.keys() == gpu_check.STAGES.keys()
     assert all(2 < float(each) < 8 for each in minutes.values()), minutes
     training = import_module("gpu_check_training")  # beside the stage's own start
-    assert all(120 < training.steps_seconds(gpu) < 8 * 60 - 15 for gpu in load_config("paper").plan.gpus)
+    lent = [name for name, card in load_config("paper").plan.gpus.items() if card.memory_gib > 70]
+    assert all(120 < training.steps_seconds(gpu) < 8 * 60 - 15 for gpu in lent)
 
 
 def test_a_case_in_a_process_that_is_spawned(gpu_check, tmp_path):

@@ -99,7 +99,7 @@ def _draw_sampled(ax: Axes, rows: pd.DataFrame, styles: dict[str, style.Look], b
         for axis, score in (("xerr", "pass"), ("yerr", "avg")):
             ends = np.array([line[score] - line[f"{score}_low"], line[f"{score}_high"] - line[score]])
             ax.errorbar(line["pass"], line["avg"], **{axis: ends}, fmt="none", ecolor=look["color"], elinewidth=0.4)
-    near = rows[rows["pass"] > rows["pass"].max() / 2]  # a method that collapsed would press the others together
+    near = rows[rows["pass"] >= rows["pass"].max() / 2]  # a method that collapsed would press the others together
     for limit, score in ((ax.set_xlim, "pass"), (ax.set_ylim, "avg")):
         low, high = near[score].min(), near[score].max()
         limit(max(0, low - 0.15 * (high - low) - 1), high + 0.15 * (high - low) + 1)
