@@ -48,7 +48,8 @@ def test_the_whole_scale_with_the_real_weights(tmp_path):
     page = (results / "report.html").read_text()
     assert "SmolLM2-135M-Instruct (Q4_1), 135 M parameters" in page
     assert f"{gate['measured']['entropy']:.3f}" in page
-    assert not re.search("aime|dapo|qwen", page, re.IGNORECASE)
+    words = re.sub("base64,[^\"']*", "", page)  # pictures have any letters
+    assert not re.search(r"\baime|dapo|qwen", words, re.IGNORECASE)
     claims = json.loads((results / "claims.json").read_text())
     assert {claim["subject"] for claim in claims} == {"this run"}
     assert all(claim["effect"] is not None for claim in claims if "entropy_held" in claim["id"])
