@@ -82,7 +82,7 @@ def single_steps(
     effects, entropies = along(trainer, own, lambda: update.statistics(batch))
     held_out, _ = along(trainer, other, lambda: update.statistics(batch))
     size = sum(float((part.double() ** 2).sum()) for part in own)
-    error = abs(float(entropies[batch.mask].mean()) / size - 1)  # of the differences: the entropy along its gradient
+    error = abs(float(entropies[batch.mask].mean()) / size - 1)  # relative, as grad H . grad H is known exactly
     acting = batch.mask & (advantages != 0)
     order = scipy.stats.spearmanr(-stats.s_centered[acting], effects[acting]).statistic
     rows = []
@@ -107,7 +107,11 @@ def single_steps(
 
 
 def summary(steps: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, float]]:
-    """Per mask the change relative to GRPO's with its 95 % interval over batches; and correlations over all rows."""
+    """Per mask the change minus GRPO's with its 95 % interval over batches; and correlations with the prediction.
+
+    Over the masks these leave out masks that drop nothing, and those that keep one quadrant of sign(A) and sign(S*):
+    they are complements of the masks that drop it, so they add no information.
+    """
     sides = ["predicted", "without_expected", "realised", "held_out"]
     grpo = steps[steps["mask"] == "grpo"].set_index("batch")[sides]
     units = (grpo**2).mean() ** 0.5
@@ -116,13 +120,14 @@ def summary(steps: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, float]]:
         differences = (rows.set_index("batch")[sides] - grpo) / units
         half = scipy.stats.t.ppf(0.975, len(grpo) - 1) * differences.std() / len(grpo) ** 0.5
         columns = {name: differences[name].mean() for name in sides} | {f"{name}_half": half[name] for name in sides}
-        same = np.sign(differences["predicted"]) == np.sign(differences["realised"])
-        table[mask] = {"dropped": rows["dropped"].mean(), **columns, "same_sign": same.mean()}
+        table[mask] = {"dropped": rows["dropped"].mean(), **columns}
     of_grpo = {f"grpo_{side}": grpo["predicted"].corr(grpo[side]) for side in ("realised", "held_out")}
-    over_masks = pd.DataFrame(table).T.drop("grpo")
-    overall = {f"masks_{side}": over_masks["predicted"].corr(over_masks[side]) for side in ("realised", "held_out")}
+    masks = pd.DataFrame(table).T
+    masks = masks[(masks["dropped"] > 0) & ~masks.index.str.contains("_keep_")]
+    overall = {f"masks_{side}": masks["predicted"].corr(masks[side]) for side in ("realised", "held_out")}
+    overall |= {"masks_without_expected": masks["without_expected"].corr(masks["realised"]), "masks": len(masks)}
     tokens = {"token_order": steps["token_order"].mean(), "largest_error": steps["error"].max()}
-    return pd.DataFrame(table).T, {**of_grpo, **overall, **tokens}
+    return pd.DataFrame(table).T, of_grpo | overall | tokens
 
 
 def draw(steps: pd.DataFrame, table: pd.DataFrame, labels: dict[str, str], path: Path) -> None:

@@ -9,7 +9,6 @@ import json
 import os
 import shlex
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -209,7 +208,8 @@ def watch(options: argparse.Namespace) -> None:
 
     def answered(query: dict[str, str]) -> list[dict[str, Any]]:
         with TemporaryDirectory() as folder:
-            return responses(_answer(options, query, Path(folder)), time.time_ns())
+            file = _answer(options, query, Path(folder))
+            return responses(file, file.stat().st_mtime_ns)
 
     serve(_results(options), options.compare, options.port, answered)
 

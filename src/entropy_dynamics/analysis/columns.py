@@ -45,14 +45,9 @@ minus the push that lowers it, divided by their sum, and is independent of the s
 
 METRICS = {
     *("accuracy", "clip_fraction", "clip_fraction_neg", "engine_logp_difference", "entropy", "entropy_change"),
-    *(
-        "entropy_change_adam_no_momentum",
-        "entropy_change_first_order",
-        "entropy_change_sgd",
-        "grad_norm",
-        *PARTS,
-        *KEPT,
-    ),
+    *("entropy_change_adam_no_momentum", "entropy_change_first_order", "entropy_change_sgd", "grad_norm"),
+    *PARTS,
+    *KEPT,
     *("neg_cov", "neg_cov_negative", "neg_cov_positive", "predicted_entropy_change", "response_length", "reward_mean"),
     *("s_centered_after", "s_centered_mean", "s_centered_positive_top", "s_centered_reweighted", "s_centered_std"),
     *("s_star_mean", "s_star_std", "sampled_entropy", "step", "tokens", "truncated", "zero_variance_groups"),

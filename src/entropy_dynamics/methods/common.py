@@ -1,6 +1,7 @@
 """Helpers shared by several methods: parameter types, selection of samples, batch statistics, groups."""
 
 import math
+from abc import abstractmethod
 from typing import Annotated, Literal
 
 import torch
@@ -66,6 +67,6 @@ class PerGroup(Method):
             result[members] = self.group_advantages(rewards[members].double()).to(rewards)
         return result
 
+    @abstractmethod
     def group_advantages(self, rewards: PerMember) -> PerMember:
         """Advantages of the rollouts of one group, float64."""
-        raise NotImplementedError

@@ -200,9 +200,10 @@ def make_plan(
 
 
 def check_fits(plan: Plan) -> None:
-    """Raise UserError for the first job that needs more memory than a GPU has, with a setting of which it would fit."""
+    """Raise UserError for the first job that needs more memory than a GPU has; it names a setting that helps."""
     for job in plan.jobs:
-        for problem in misfits(job.config, job.stage).values():
+        if problems := misfits(job.config, job.stage):
+            problem = next(iter(problems.values()))
             family = f" with {_family(job.config)}" if job.trains else ""
             raise UserError(f"{job.label}{family} {problem}: {_advice(job)}")
 
