@@ -439,9 +439,9 @@ def load_claims(
             claim = Claim(spec, ours, others, config, configs)
             check_known(where, "model", claim.models, models)
             check_known(where, "evaluation set", claim.evaluations, config.data.evaluation)
-            for name in set(getattr(spec, "columns", [])) - METRICS - DERIVED.keys():
-                if meant := closest(name, {*METRICS, *DERIVED}):  # else it may be a method's own
-                    raise UserError(f"{where}: unknown column {name!r}; did you mean {meant!r}?")
+            for column in set(getattr(spec, "columns", [])) - METRICS - DERIVED.keys():
+                if meant := closest(column, {*METRICS, *DERIVED}):  # else it may be a method's own
+                    raise UserError(f"{where}: unknown column {column!r}; did you mean {meant!r}?")
             claims.append(claim)
     return claims
 

@@ -48,10 +48,8 @@ def _score(
     """A printed score, points; with NaN bounds if its sampling error needs a score that is not printed."""
     printed: dict[str, float | None] = {name: paper.score(model, method, dataset, name) for name in METRICS}
     avg, passed, size = printed["avg"], printed["pass"], sizes.get(dataset)
-    if metric == "pass_minus_avg":
-        value = None if avg is None or passed is None else passed - avg
-    else:
-        value = printed.get(metric)
+    printed["pass_minus_avg"] = None if avg is None or passed is None else passed - avg
+    value = printed.get(metric)
     if value is None:
         return None
     if avg is None or passed is None or size is None:

@@ -153,7 +153,7 @@ class Results:
     def model(self, name: str) -> Model:
         """The model that ran under this name, from any of its untrained models, which differ only in their weights."""
         first = self.layout.model(name, self.config.untrained(name, first_of(self.seeds)))
-        path = self._existing(next(iter(sorted(first.parent.glob(f"seed*/{FACTS}"))), first / FACTS))
+        path = self._existing(min(first.parent.glob(f"seed*/{FACTS}"), default=first / FACTS))
         return parse(Model, read_json(path), str(path))
 
     @property

@@ -279,7 +279,5 @@ def _detectable(seeds: int, power: float) -> float:
         return 0.0
     if seeds < MIN_SEEDS:  # the noncentrality at which t exceeds its quantile with this power
         return float(scipy.special.nctdtrinc(seeds - 1, 1 - power, _quantile(seeds - 1)) / seeds**0.5)
-    # The lower bound is above zero if all but the lowest few seeds are.
-    return float(
-        scipy.special.ndtri(scipy.special.betaincinv(seeds - sum(_depth(seeds)) + 1, sum(_depth(seeds)), power))
-    )
+    lowest = sum(_depth(seeds))  # the lower bound is above zero if all seeds but this many are
+    return float(scipy.special.ndtri(scipy.special.betaincinv(seeds - lowest + 1, lowest, power)))

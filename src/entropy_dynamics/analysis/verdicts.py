@@ -174,7 +174,7 @@ def _curve_claim(claim: Claim, spec: CurveClaim, results: Results, finding: Find
     curves = _curves(claim, spec, results, finding)
     if not finding.seeds:
         return
-    weights = _trend(claim, spec, results, finding) if isinstance(spec, SweepTrend) else claim.weights
+    weights = _trend(claim, results, finding) if isinstance(spec, SweepTrend) else claim.weights
     values = np.zeros(finding.seeds)
     for method, weight in weights.items():
         values += weight * np.array([_statistic(spec, rows) for rows in curves[spec.model, method]])
@@ -187,7 +187,7 @@ def _curve_claim(claim: Claim, spec: CurveClaim, results: Results, finding: Find
         finding.interval, finding.by_seed = seed_interval(values), values
 
 
-def _trend(claim: Claim, spec: SweepTrend, results: Results, finding: Finding) -> dict[str, float]:
+def _trend(claim: Claim, results: Results, finding: Finding) -> dict[str, float]:
     """Weights such that the weighted sum over methods is the least-squares slope over the log of their parameter.
 
     Parameter values with which no step of any seed drops a token are left out, as they are just the baseline.
