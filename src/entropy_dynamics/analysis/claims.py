@@ -391,11 +391,7 @@ class Claim:
 
 
 def read_claims(experiments: Path = EXPERIMENTS) -> ClaimsFile:
-    """Read experiments/claims.yaml.
-
-    Raises:
-        UserError: invalid YAML, or unknown, missing or invalid keys or values.
-    """
+    """Read experiments/claims.yaml. Raises UserError for invalid YAML and for unknown, missing or invalid keys."""
     path = experiments / "claims.yaml"
     return parse(ClaimsFile, read_yaml(path), str(path))
 
@@ -421,20 +417,18 @@ def load_claims(
 ) -> list[Claim]:
     """All claims of the paper, or of experiments/<folder>, at one scale.
 
-    Raises:
-        UserError: as `read_claims`, and for an unknown model, method or data set.
+    Raises UserError like `read_claims`, and for an unknown model, method, data set or column.
     """
     config = config_of(scale, configs)
     experiments = experiments or Path(config.experiments_folder)
-    papers: Mapping[str, ClaimsFile | FieldPaper] = (
-        {f"{folder}/{name}": paper for name, paper in read_field(experiments, folder).items()}
-        if folder
-        else {"claims": read_claims(experiments)}
-    )
+    if folder:
+        entries = {f"{folder}/{name}": paper.claims for name, paper in read_field(experiments, folder).items()}
+    else:
+        entries = {"claims": read_claims(experiments).claims}
     models, methods = known_names("model", configs), known_names("method", configs)
     claims = []
-    for name, paper in papers.items():
-        for spec in paper.claims:
+    for name, of_file in entries.items():
+        for spec in of_file:
             where = f"{experiments / name}.yaml: claim {spec.id}"
             runs: Methods = getattr(spec, "runs", {})
             against: Methods = getattr(spec, "against", {})
@@ -445,9 +439,9 @@ def load_claims(
             claim = Claim(spec, ours, others, config, configs)
             check_known(where, "model", claim.models, models)
             check_known(where, "evaluation set", claim.evaluations, config.data.evaluation)
-            for name in set(getattr(spec, "columns", [])) - METRICS - DERIVED.keys():
-                if meant := closest(name, {*METRICS, *DERIVED}):  # else it may be a method's own
-                    raise UserError(f"{where}: unknown column {name!r}; did you mean {meant!r}?")
+            for column in set(getattr(spec, "columns", [])) - METRICS - DERIVED.keys():
+                if meant := closest(column, {*METRICS, *DERIVED}):  # else it may be a method's own
+                    raise UserError(f"{where}: unknown column {column!r}; did you mean {meant!r}?")
             claims.append(claim)
     return claims
 

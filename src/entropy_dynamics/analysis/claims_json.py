@@ -54,14 +54,11 @@ class _Entry(_Judged):
 
 
 def verdicts_of(path: Path, subject: str = "this run") -> dict[str, dict[str, Any]]:
-    """The entries of claims.json, by id.
+    """The entries of claims.json, by id. Raises UserError if the file is missing or damaged.
 
     Args:
         path: the file, or the folder that holds it.
         subject: "this run", or "paper" for the gains that the paper prints.
-
-    Raises:
-        UserError: the file is missing or damaged.
     """
     file = path if path.is_file() or path.suffix == ".json" else path / "claims.json"
     try:

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from entropy_dynamics.analysis.columns import KEPT, PARTS
-from entropy_dynamics.analysis.experiments import Experiment, Run
+from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.run_data import Results, final_means
 from entropy_dynamics.analysis.specs import CurvesSpec, LensSpec, Panel
 
@@ -105,11 +105,7 @@ def curve_over_seeds(seeds: Sequence[pd.Series]) -> pd.DataFrame:
 
 
 def curves_frame(experiment: Experiment[CurvesSpec], results: Results, lines: list[list[Line]]) -> pd.DataFrame:
-    """The curves of all panels, one row per panel, line and step.
-
-    Args:
-        lines: the lines of each panel.
-    """
+    """The curves of all panels, given the lines of each: one row per panel, line and step."""
     frames = []
     for number, (panel, drawn) in enumerate(zip(experiment.spec.panels, lines, strict=True), 1):
         model = experiment.model_of(panel)
@@ -120,27 +116,26 @@ def curves_frame(experiment: Experiment[CurvesSpec], results: Results, lines: li
                     shown = {"method": line.method, "column": name, "unit": column(name).unit, "step": curve.index}
                     if panel.x != "step":
                         shown |= {"x_column": panel.x, "x_unit": column(panel.x).unit, "x": curve["x"]}
-                    numbers = {end: curve[end] for end in ("value", "low", "high")}
-                    frames.append(pd.DataFrame(about | shown | numbers | {"seeds": len(line.lengths)}))
+                    numbers = dict(curve[["value", "low", "high"]]) | {"seeds": len(line.lengths)}
+                    frames.append(pd.DataFrame(about | shown | numbers))
     return pd.concat(frames, ignore_index=True)
 
 
 def lens_frame(experiment: Experiment[LensSpec], results: Results) -> pd.DataFrame:
-    """One row per method: the share of each quadrant's push that it keeps, summed over steps, and its final entropy."""
-    (model,) = experiment.models
-    runs = {method: experiment.of(model, method) for method in experiment.methods(model)}
-    return results.identified(pd.DataFrame(_kept_shares(results, *of_method) for of_method in runs.items()), model)
+    """One row per method: the share of each quadrant's push that it keeps, and its final entropy; means over seeds.
 
-
-def _kept_shares(results: Results, method: str, runs: list[Run]) -> dict[str, object]:
-    """Means over the seeds. A share is kept / total, each summed over the steps of a run; NaN if the total is 0."""
-    seeds = [results.metrics(run, ["entropy", *PARTS, *KEPT]) for run in runs]
-    row: dict[str, object] = {"method": method, "label": results.method_label(method), "seeds": len(seeds)}
-    for part in PARTS:
-        totals = np.array([seed[part].sum() for seed in seeds])
-        kept = np.array([seed[f"{part}_kept"].sum() for seed in seeds])
-        row[f"{part}_mean"] = np.mean([seed[part].mean() for seed in seeds])
-        row[f"{part}_share"] = np.mean(np.divide(kept, totals, out=np.full_like(kept, np.nan), where=totals != 0))
-    last = final_means(seed["entropy"].to_numpy() for seed in seeds)
-    low, high = (last.min(), last.max()) if len(seeds) > 1 else (np.nan, np.nan)
-    return row | {"final_entropy": last.mean(), "final_entropy_low": low, "final_entropy_high": high}
+    A share is kept / total, each summed over the steps of a run; NaN if the total is 0.
+    """
+    (model,), rows = experiment.models, []
+    for method in experiment.methods(model):
+        seeds = [results.metrics(run, ["entropy", *PARTS, *KEPT]) for run in experiment.of(model, method)]
+        row = {"method": method, "label": results.method_label(method), "seeds": len(seeds)}
+        for part in PARTS:
+            totals = np.array([seed[part].sum() for seed in seeds])
+            kept = np.array([seed[f"{part}_kept"].sum() for seed in seeds])
+            row[f"{part}_mean"] = np.mean([seed[part].mean() for seed in seeds])
+            row[f"{part}_share"] = np.mean(np.divide(kept, totals, out=np.full_like(kept, np.nan), where=totals != 0))
+        last = final_means(seed["entropy"].to_numpy() for seed in seeds)
+        low, high = (last.min(), last.max()) if len(seeds) > 1 else (np.nan, np.nan)
+        rows.append(row | {"final_entropy": last.mean(), "final_entropy_low": low, "final_entropy_high": high})
+    return results.identified(pd.DataFrame(rows), model)

@@ -15,16 +15,16 @@ from entropy_dynamics.analysis.statistics import Interval, share_interval, simul
 def solved_frame(experiment: Experiment[DistributionSpec], results: Results) -> pd.DataFrame:
     """For each method, the share of problems (percent) with 0, 1, ... K correct samples, with intervals."""
     (model,), (dataset,) = experiment.models, experiment.evaluations
-    frames = []
+    rows = []
     for (_, method), by_seed in results.paired_samples(experiment, model, dataset).items():
         correct = np.stack([samples.correct for samples in by_seed.values()])  # [seeds, problems]
         k = next(iter(by_seed.values())).k
-        shares = [share_interval(with_seeds(method, (correct == count).astype(float))) for count in range(k + 1)]
-        columns = {"method": method, "correct": np.arange(k + 1), "samples": k, "rate": np.arange(k + 1) / k}
-        for name, end in (("share", "value"), ("low", "low"), ("high", "high")):
-            columns[name] = 100 * np.array([getattr(share, end) for share in shares])
-        frames.append(pd.DataFrame(columns | {"problems": correct.shape[1], "seeds": len(by_seed)}))
-    return results.identified(pd.concat(frames, ignore_index=True), model)
+        for count in range(k + 1):
+            share = share_interval(with_seeds(method, (correct == count).astype(float))).times(100)
+            row = results.about(model) | {"method": method, "correct": count, "samples": k, "rate": count / k}
+            row |= {"share": share.value, "low": share.low, "high": share.high}
+            rows.append(row | {"problems": correct.shape[1], "seeds": len(by_seed)})
+    return pd.DataFrame(rows)
 
 
 def filter_frame(experiment: Experiment[DataFilter], results: Results) -> pd.DataFrame:

@@ -115,10 +115,9 @@ class Experiment(Generic[S]):
     def input_files(self, results: Path) -> list[Path]:
         """The files in results/<scale> that the experiment reads."""
         layout = Layout(results)
-        at = [None, *self.temperatures]
         evaluations = [
             run.evaluation_file(results, dataset, temperature)
-            for run, dataset, temperature in product(self.runs, self.evaluations, at)
+            for run, dataset, temperature in product(self.runs, self.evaluations, [None, *self.temperatures])
         ]
         both = isinstance(self.spec, specs.SweepsSpec | specs.LadderSpec) or getattr(self.spec, "entropy", False)
         trained = [run for run in self.runs if run.method != BASE]

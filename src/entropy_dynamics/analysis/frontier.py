@@ -5,10 +5,11 @@ import pandas as pd
 from jaxtyping import Float
 
 from entropy_dynamics.analysis.experiments import Experiment
-from entropy_dynamics.analysis.problem_scores import on_shared_seeds, problem_scores, with_seeds
+from entropy_dynamics.analysis.problem_scores import on_shared_seeds
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.specs import METRICS, ComparedSpec, FrontierSpec
 from entropy_dynamics.analysis.statistics import Interval, mean_interval, score_interval
+from entropy_dynamics.analysis.sweeps import scores_of
 from entropy_dynamics.analysis.temperatures import matched_pass
 from entropy_dynamics.config import BASE
 
@@ -20,21 +21,18 @@ def frontier_frame(experiment: Experiment[FrontierSpec], results: Results) -> pd
     temperature of the tables, is the median over seeds of Avg@K minus the baseline's frontier at equal Pass@K, in
     percentage points; NaN if a seed's Pass@K is outside the frontier.
     """
-    usual, datasets = results.config.evaluation.temperature, experiment.evaluations
-    rows = []
+    usual, rows = results.config.evaluation.temperature, []
     for model in experiment.models:
-        for at in sorted([None, *experiment.temperatures], key=lambda at: usual if at is None else at):
-            samples = [results.paired_samples(experiment, model, dataset, at) for dataset in datasets]
+        for at in sorted({usual, *experiment.temperatures}):
+            for dataset in experiment.evaluations:  # raises UserError if the runs' problems or K differ
+                results.same_problems([run for run in experiment.runs if run.model == model], dataset, at)
             for method in experiment.methods(model):
-                row = results.about(model) | {"method": method, "temperature": usual if at is None else at}
-                of_sets = [list(of_set[model, method].values()) for of_set in samples]
+                row = results.about(model) | {"method": method, "temperature": at}
                 for metric in METRICS:
-                    scores = [[problem_scores(metric, seed) for seed in seeds] for seeds in of_sets]
-                    share = 100 / len(datasets)
-                    interval = score_interval([share * with_seeds(method, seeds) for seeds in scores], mean_interval)
-                    known = interval if at != 0 or metric == "avg" else interval.times(float("nan"))
-                    row |= known.columns(metric)
-                if at is None and method not in (BASE, experiment.spec.baseline):
+                    scores = scores_of(metric, {(model, method): 1.0}, experiment, results, at)
+                    known = at != 0 or metric == "avg"
+                    row |= (score_interval(scores, mean_interval) if known else Interval()).columns(metric)
+                if at == usual and method not in (BASE, experiment.spec.baseline):
                     row |= gain_interval(frontier_gain(model, method, experiment, results)).columns("matched")
                 rows.append(row | {"seeds": len(experiment.of(model, method))})
     return pd.DataFrame(rows)
@@ -43,10 +41,9 @@ def frontier_frame(experiment: Experiment[FrontierSpec], results: Results) -> pd
 def frontier_gain(
     model: str, method: str, experiment: Experiment[ComparedSpec], results: Results
 ) -> list[Float[np.ndarray, "seed problem"]]:
-    """Avg@K minus the baseline's frontier at equal Pass@K, in percentage points.
+    """Avg@K minus the baseline's frontier at equal Pass@K, in percentage points: the columns of `score_interval`.
 
-    Returns:
-        Columns of `score_interval`, one per data set; NaN for a seed whose Pass@K is outside the frontier.
+    NaN for a seed whose Pass@K is outside the frontier.
     """
     baseline, shares = experiment.spec.baseline, dict.fromkeys(experiment.evaluations, 1 / len(experiment.evaluations))
     warm = sorted({results.config.evaluation.temperature, *filter(None, experiment.temperatures)})

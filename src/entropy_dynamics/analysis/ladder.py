@@ -1,6 +1,7 @@
 """Effects of model size: scores, entropy and gains over the number of parameters, and predictions from small models."""
 
 from collections.abc import Callable, Mapping
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from entropy_dynamics.analysis.sweeps import ends_of, scores_of
 
 SCORES: Mapping[str, tuple[Any, float | None]] = {"avg": ("avg", None), "pass": ("pass", None), "greedy": ("avg", 0.0)}
 """Column -> metric and temperature of the evaluation (None: that of the tables)."""
-GAINS = (*SCORES, "matched", "entropy")
+LAW = ["entropy", "validation_accuracy"]
 PER_DECADE = "per decade"
 
 Sizes = Float[np.ndarray, " model"]
@@ -41,7 +42,10 @@ def ladder_frame(experiment: Experiment[LadderSpec], results: Results) -> pd.Dat
     slope = dict(zip(models, (x - x.mean()) / ((x - x.mean()) ** 2).sum(), strict=True))
     rows: list[dict[str, Any]] = []
     for method in methods:
-        laws = {model: _law_points(model, method, experiment, results) for model in models}
+        laws = {}
+        for model in models:  # [step, seed, entropy and accuracy] at the steps with a validation
+            curves = [results.metrics(run, LAW) for run in experiment.of(model, method)]
+            laws[model] = np.stack([curve[LAW].dropna().to_numpy() for curve in curves], axis=1)
         predicted_accuracy = entropy_law(
             {sizes[model]: laws[model] for model in experiment.spec.fitted},
             {sizes[model]: laws[model][-1:, :, 0] for model in models},
@@ -61,17 +65,12 @@ def ladder_frame(experiment: Experiment[LadderSpec], results: Results) -> pd.Dat
             rows.append(row)
     frame = pd.DataFrame(rows)
     fitted = frame["model"].isin(experiment.spec.fitted)
-    for score in SCORES:
-        frame[f"{score}_predicted"] = np.nan
-        for method in methods:
-            chosen = frame["method"] == method
-            curve = saturating(*frame.loc[chosen & fitted, ["parameters", score]].to_numpy().T)
-            frame.loc[chosen, f"{score}_predicted"] = curve(frame.loc[chosen, "parameters"].to_numpy())
-    slopes = [
-        {"model": PER_DECADE, "method": method} | _gains(slope, method, experiment, results)
-        for method in methods
-        if method != baseline
-    ]
+    for score, method in product(SCORES, methods):
+        chosen = frame["method"] == method
+        curve = saturating(*frame.loc[chosen & fitted, ["parameters", score]].to_numpy().T)
+        frame.loc[chosen, f"{score}_predicted"] = curve(frame.loc[chosen, "parameters"].to_numpy())
+    compared = [method for method in methods if method != baseline]
+    slopes = [{"model": PER_DECADE, "method": name} | _gains(slope, name, experiment, results) for name in compared]
     return pd.concat([frame, pd.DataFrame(slopes)], ignore_index=True)
 
 
@@ -99,31 +98,21 @@ def entropy_law(
     return predicted
 
 
-def _law_points(
-    model: str, method: str, experiment: Experiment[LadderSpec], results: Results
-) -> Float[np.ndarray, "step seed 2"]:
-    """Entropy (nats) and validation accuracy at the steps with a validation."""
-    frames = [results.metrics(run, ("entropy", "validation_accuracy")) for run in experiment.of(model, method)]
-    return np.stack([frame.dropna()[["entropy", "validation_accuracy"]].to_numpy() for frame in frames], axis=1)
-
-
 def _gains(
     of_model: Mapping[str, float], method: str, experiment: Experiment[LadderSpec], results: Results
 ) -> dict[str, float]:
     """Intervals of a method's differences from the baseline, summed over models with weights."""
-    signs = {method: 1.0, experiment.spec.baseline: -1.0}
-    weights: dict[Arm, float] = {
-        (model, name): sign * weight for model, weight in of_model.items() for name, sign in signs.items()
-    }
+    weights: dict[Arm, float] = {}
+    for model, weight in of_model.items():
+        weights |= {(model, method): weight, (model, experiment.spec.baseline): -weight}
     gains = {
         name: score_interval(scores_of(metric, weights, experiment, results, temperature))
         for name, (metric, temperature) in SCORES.items()
     }
-    gains["entropy"] = seed_interval(paired(ends_of(weights, experiment, results), weights)[..., 0])
     matched = [
         [weight * column for column in frontier_gain(model, method, experiment, results)]
         for model, weight in of_model.items()
     ]
-    totals = [np.sum(columns, axis=0) for columns in zip(*matched, strict=True)]
-    gains["matched"] = gain_interval(totals)
-    return {column: end for name in GAINS for column, end in gains[name].columns(f"{name}_gain").items()}
+    gains["matched"] = gain_interval([np.sum(columns, axis=0) for columns in zip(*matched, strict=True)])
+    gains["entropy"] = seed_interval(paired(ends_of(weights, experiment, results), weights)[..., 0])
+    return {column: end for name, gain in gains.items() for column, end in gain.columns(f"{name}_gain").items()}

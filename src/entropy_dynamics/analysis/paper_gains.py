@@ -1,6 +1,6 @@
 """The paper's own scores compared with their sampling noise: its printed gains, and the claims about scores."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import product
 from math import exp, hypot, inf, isnan, nan
 from typing import Any
@@ -17,31 +17,26 @@ from entropy_dynamics.errors import UserError
 def judge_paper(claim: Claim, sizes: Mapping[str, EvaluationSize], paper: PaperValues) -> Finding | None:
     """Judge a claim about scores by the paper's own numbers; None if the paper does not print them.
 
-    Data sets are weighted as for our runs. Without Pass@K the sampling error is unknown, so there is no interval.
-
-    Args:
-        sizes: problems and samples of the paper's evaluations.
+    Data sets are weighted as for our runs, and `sizes` are those of the paper's evaluations. Without Pass@K the
+    sampling error is unknown, so there is no interval.
     """
     spec = claim.spec
     if not isinstance(spec, ScoreDifference) or spec.temperature is not None or spec.problems != "all":
         return None
     cells = {}
     for model, dataset in product(spec.models, spec.datasets):
-        scores = {method: _score(paper, model, method, dataset, spec.metric, sizes) for method in claim.weights}
-        known = {method: score for method, score in scores.items() if score is not None}
+        scores = [_score(paper, model, method, dataset, spec.metric, sizes) for method in claim.weights]
+        known = [score for score in scores if score is not None]
         if len(known) < len(scores):
             return None
-        value = sum(weight * known[method][0] for method, weight in claim.weights.items())
-        error = hypot(*(weight * known[method][1] for method, weight in claim.weights.items()))
-        cells[model, dataset] = Interval.normal(value, error)
+        cells[model, dataset] = _weighted_sum(known, claim.weights.values())
     finding = Finding()
     if spec.everywhere:
         finding.interval = smallest_effect(list(cells.values()))
         note_cells(finding, list(cells.values()), spec)
     else:
-        shares = {cell: spec.datasets[cell[1]] / len(spec.models) for cell in cells}
-        value = sum(share * cells[cell].value for cell, share in shares.items())
-        finding.interval = Interval.normal(value, hypot(*(s * cells[c].error for c, s in shares.items())))
+        shares = [spec.datasets[dataset] / len(spec.models) for _, dataset in cells]
+        finding.interval = _weighted_sum(cells.values(), shares)
     if isnan(finding.interval.low):
         finding.obstacles.append("no sampling error without Pass@K, which the paper does not print for all of them")
     return finding.decide(*spec.bounds)
@@ -49,27 +44,30 @@ def judge_paper(claim: Claim, sizes: Mapping[str, EvaluationSize], paper: PaperV
 
 def _score(
     paper: PaperValues, model: str, method: str, dataset: str, metric: str, sizes: Mapping[str, EvaluationSize]
-) -> tuple[float, float] | None:
-    """A printed score and its sampling error, points; the error is NaN if it needs a score that is not printed."""
+) -> Interval | None:
+    """A printed score, points; with NaN bounds if its sampling error needs a score that is not printed."""
     printed: dict[str, float | None] = {name: paper.score(model, method, dataset, name) for name in METRICS}
     avg, passed, size = printed["avg"], printed["pass"], sizes.get(dataset)
-    if metric == "pass_minus_avg":
-        value = None if avg is None or passed is None else passed - avg
-    else:
-        value = printed.get(metric)
+    printed["pass_minus_avg"] = None if avg is None or passed is None else passed - avg
+    value = printed.get(metric)
     if value is None:
         return None
     if avg is None or passed is None or size is None:
-        return value, nan
-    return value, sampling_errors(avg, passed, size.problems, size.samples)[metric]
+        return Interval.normal(value, nan)
+    return Interval.normal(value, sampling_errors(avg, passed, size.problems, size.samples)[metric])
+
+
+def _weighted_sum(estimates: Iterable[Interval], weights: Iterable[float]) -> Interval:
+    terms = list(zip(estimates, weights, strict=True))
+    value = sum(weight * estimate.value for estimate, weight in terms)
+    return Interval.normal(value, hypot(*(weight * estimate.error for estimate, weight in terms)))
 
 
 def judge_gains(gains: PaperGains, paper: PaperValues, test: str) -> Iterator[dict[str, Any]]:
     """Yield an entry of claims.json per model, method, data set and metric.
 
-    Raises:
-        UserError: paper_values.yaml lacks a score, or a score is 0 or 100, which does not determine the spread between
-            problems.
+    Raises UserError if paper_values.yaml lacks a score, or if a score is 0 or 100, which does not determine the spread
+    between problems.
     """
     for model, method, (dataset, size) in product(gains.models, gains.methods, gains.evaluations.items()):
         sides = (method, gains.against)

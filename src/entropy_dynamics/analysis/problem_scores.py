@@ -31,7 +31,8 @@ def problem_scores(metric: Metric, samples: Samples) -> Float[np.ndarray, " prob
         case "pass_minus_avg":
             return np.asarray(samples.solved - samples.pass_rates)
         case "pass_area":
-            return mean_along(pass_curve(samples.correct, samples.k), np.log(np.arange(1, samples.k + 1)))
+            curve, log_k = pass_curve(samples.correct, samples.k), np.log(np.arange(1, samples.k + 1))
+            return curve[0] if samples.k == 1 else np.asarray(np.trapezoid(curve, log_k, axis=0) / log_k[-1])
         case "majority" | "unique" | "answer_entropy":
             return np.asarray(getattr(samples, metric))
         case "all_correct":
@@ -73,19 +74,13 @@ def on_shared_seeds(arms: Mapping[Arm, Mapping[int, T]]) -> dict[Arm, list[T]]:
 
 def shared_seeds(arms: Mapping[Arm, Mapping[int, T]]) -> list[int]:
     """The seeds that all arms have, ascending; a single untrained model counts for all."""
-    trained = [set(by_seed) for (_, method), by_seed in arms.items() if method != BASE or len(by_seed) != 1]
-    return sorted(set.intersection(*trained))
+    trained = [by_seed for (_, method), by_seed in arms.items() if method != BASE or len(by_seed) != 1]
+    return sorted(set.intersection(*map(set, trained or arms.values())))
 
 
 def pass_curve(correct: Int[np.ndarray, " problem"], samples: int) -> Float[np.ndarray, "k problem"]:
     """The unbiased Pass@k of each problem for k = 1 ... `samples`; the first row is Avg@K, the last Pass@K."""
     return np.stack([problem_pass_at_k(correct, samples, k) for k in range(1, samples + 1)])
-
-
-def mean_along(curve: Float[np.ndarray, "point ..."], x: Float[np.ndarray, " point"]) -> Float[np.ndarray, "..."]:
-    """The mean of a curve over x, along its first axis, by the trapezoidal rule."""
-    mean: np.ndarray = curve[0] if len(x) == 1 else np.trapezoid(curve, x, axis=0) / (x[-1] - x[0])
-    return mean
 
 
 def score_columns(
@@ -97,15 +92,14 @@ def score_columns(
 ) -> list[Scores]:
     """The columns of `score_interval` for a weighted sum of methods, in points, averaged over data sets and models.
 
+    Raises UserError if the arms share no seed.
+
     Args:
         samples: must include the untrained models if `problems` selects a third. Difficulty is the pass rate averaged
             over the untrained models, so that all models have the same thirds. These samples do not enter the
             difference between two trained methods, so they cause no regression to the mean in it.
         weights: the weight of each method in the sum.
         of_datasets: the weight of each data set; None: the mean over all.
-
-    Raises:
-        UserError: the arms share no seed.
     """
     models = list(dict.fromkeys(model for model, _ in samples))
     known = list(next(iter(next(iter(samples.values())).values())))

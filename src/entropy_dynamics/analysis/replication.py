@@ -49,10 +49,8 @@ class Replicate:
     @property
     def same(self) -> bool:
         """Whether the effects are equal up to rounding: published metrics are in single precision."""
-        first, second = self.effects
-        return all(
-            math.isclose(getattr(first, end), getattr(second, end), rel_tol=1e-4) for end in ("value", "low", "high")
-        )
+        ends = ((effect.value, effect.low, effect.high) for effect in self.effects)
+        return all(math.isclose(*pair, rel_tol=1e-4) for pair in zip(*ends, strict=True))
 
     @property
     def changed(self) -> bool:
@@ -91,9 +89,8 @@ class Replicate:
     def agrees_had_second_found(self, share: float) -> bool | None:
         """Whether the runs would agree with another effect of the second run, if this claim has one threshold.
 
-        Args:
-            share: its distance from the threshold, by that of the effect found: 0 is the threshold itself, -1 the
-                opposite sign.
+        `share` is its distance from the threshold over that of the effect found: 0 is the threshold itself, -1 the
+        opposite sign.
         """
         if self.threshold is None:
             return None

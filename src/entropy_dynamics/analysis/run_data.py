@@ -153,7 +153,7 @@ class Results:
     def model(self, name: str) -> Model:
         """The model that ran under this name, from any of its untrained models, which differ only in their weights."""
         first = self.layout.model(name, self.config.untrained(name, first_of(self.seeds)))
-        path = self._existing(next(iter(sorted(first.parent.glob(f"seed*/{FACTS}"))), first / FACTS))
+        path = self._existing(min(first.parent.glob(f"seed*/{FACTS}"), default=first / FACTS))
         return parse(Model, read_json(path), str(path))
 
     @property
@@ -178,11 +178,6 @@ class Results:
         numbers = read_json(path) if (path := self.root / SEEDS).is_file() else []
         return [numbers[seed] if seed < len(numbers) else seed for seed in seeds]
 
-    @property
-    def temperatures(self) -> list[float]:
-        """Temperatures at which the policies of the tables are evaluated, ascending."""
-        return self.config.evaluation.all_temperatures
-
     def dataset_label(self, dataset: str) -> str:
         """'AIME24', 'toy AIME24' for generated problems under that name, or the name of a generated set of its own."""
         source = self.config.data.evaluation[dataset]
@@ -200,14 +195,14 @@ class Results:
         computed = {column: DERIVED[column][1](frame) for column in wanted if column in DERIVED}
         return frame.assign(**computed)[wanted].sort_values("step")
 
-    def samples(self, run: Run, dataset: str, temperature: float | None = None) -> Samples:
-        """The counts of a run on a data set. Cached, as many claims read the same file.
-
-        Args:
-            temperature: of the evaluation; None: that of the tables.
-        """
+    def evaluation_file(self, run: Run, dataset: str, temperature: float | None = None) -> Path:
+        """`temperature`: of the evaluation; None: that of the tables."""
         is_usual = temperature == self.config.evaluation.temperature
-        path = run.evaluation_file(self.root, dataset, None if is_usual else temperature)
+        return run.evaluation_file(self.root, dataset, None if is_usual else temperature)
+
+    def samples(self, run: Run, dataset: str, temperature: float | None = None) -> Samples:
+        """The counts of a run on a data set. Cached, as many claims read the same file."""
+        path = self.evaluation_file(run, dataset, temperature)
         if path not in self._counted:
             self._counted[path] = self._count(path)
         return self._counted[path]
@@ -230,11 +225,9 @@ class Results:
             **_votes(frame, problem, len(ids), k),
         )
 
-    def paired_samples(
-        self, experiment: Experiment[Spec], model: str, dataset: str, temperature: float | None = None
-    ) -> dict[Arm, dict[int, Samples]]:
-        """Evaluations of a model's arms on a data set by seed, checked to have the same problems and the same K."""
-        of_run = self.same_problems([run for run in experiment.runs if run.model == model], dataset, temperature)
+    def paired_samples(self, experiment: Experiment[Spec], model: str, dataset: str) -> dict[Arm, dict[int, Samples]]:
+        """The counts of a model's arms on a data set by seed. Raises UserError as `same_problems`."""
+        of_run = self.same_problems([run for run in experiment.runs if run.model == model], dataset)
         return {
             (model, method): {run.seed: of_run[run] for run in experiment.of(model, method)}
             for method in experiment.methods(model)
@@ -246,7 +239,7 @@ class Results:
         first = of_run[runs[0]]
         for run, samples in of_run.items():
             if (samples.ids, samples.k) != (first.ids, first.k):
-                path = run.evaluation_file(self.root, dataset, temperature)
+                path = self.evaluation_file(run, dataset, temperature)
                 raise UserError(f"{path}: other problems or another K than the other runs'; rerun the evaluations")
         return of_run
 

@@ -53,11 +53,7 @@ class Interval:
         return cls(value, value - NORMAL * error, value + NORMAL * error, error=error)
 
     def detectable(self, seeds: int | None = None, power: float = POWER) -> Number:
-        """The smallest distance from a threshold that is detected with 90 % power, if seeds are normal.
-
-        Args:
-            seeds: number of seeds; None: that of the interval.
-        """
+        """The smallest distance from a threshold that this many normal seeds (None: the interval's) detect."""
         if self.parts:  # detected together if each is; seeds that they share only raise the power
             return np.max([part.detectable(seeds, power ** (1 / len(self.parts))) for part in self.parts])
         from_problems = (NORMAL + scipy.special.ndtri(power)) * self.error
@@ -104,9 +100,6 @@ def seed_interval(values: PerSeed) -> Interval:
     With five seeds the bounds are the lowest and the highest, which enclose the median of any distribution with 93.75 %
     probability. With more, they are interpolated between order statistics to a level of 95 %. Three or four seeds:
     `mean_interval`. Fewer, or no spread between seeds: NaN bounds.
-
-    Args:
-        values: one number per seed, such as the difference between two methods with the same seed.
     """
     mean, seeds = mean_interval(values), values.shape[-1]
     if seeds < MIN_SEEDS:
@@ -286,7 +279,5 @@ def _detectable(seeds: int, power: float) -> float:
         return 0.0
     if seeds < MIN_SEEDS:  # the noncentrality at which t exceeds its quantile with this power
         return float(scipy.special.nctdtrinc(seeds - 1, 1 - power, _quantile(seeds - 1)) / seeds**0.5)
-    # The lower bound is above zero if all but the lowest few seeds are.
-    return float(
-        scipy.special.ndtri(scipy.special.betaincinv(seeds - sum(_depth(seeds)) + 1, sum(_depth(seeds)), power))
-    )
+    lowest = sum(_depth(seeds))  # the lower bound is above zero if all seeds but this many are
+    return float(scipy.special.ndtri(scipy.special.betaincinv(seeds - lowest + 1, lowest, power)))

@@ -5,13 +5,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 
 from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.problem_scores import arm_scores, paired
 from entropy_dynamics.analysis.run_data import Arm, Results, final_means
 from entropy_dynamics.analysis.specs import METRICS, MatchedSpec, Metric, SweepsSpec
 from entropy_dynamics.analysis.statistics import Interval, Scores, mean_interval, score_interval
+from entropy_dynamics.analysis.temperatures import on_front
 from entropy_dynamics.config import scale_names
 
 SCORES: tuple[Metric, ...] = ("avg", "pass", "pass_area")
@@ -37,9 +38,8 @@ def strength_frame(experiment: Experiment[SweepsSpec], results: Results) -> pd.D
             row = results.about(model) | {"run": method, "method": name, "parameter": parameter}
             row |= {"value": float(value), "seeds": len(runs)}
             frames = [results.metrics(run, ("clip_fraction", "entropy")) for run in runs]
-            ends = final_means(frame["entropy"].to_numpy() for frame in frames)
             row["clip_fraction"] = 100 * np.mean([frame["clip_fraction"].mean() for frame in frames])
-            row |= mean_interval(ends).columns("entropy")
+            row |= mean_interval(final_means(frame["entropy"].to_numpy() for frame in frames)).columns("entropy")
             for metric in SCORES:
                 scores = scores_of(metric, {(model, method): 1.0}, experiment, results)
                 row |= score_interval(scores, mean_interval).columns(metric)
@@ -86,21 +86,13 @@ def matched_frame(experiment: Experiment[MatchedSpec], results: Results) -> pd.D
     frame = strength_frame(experiment, results).sort_values(["method", "entropy"], kind="stable")
     frame = frame.reset_index(drop=True)
     for metric in METRICS:
-        frame[f"{metric}_front"] = _front(frame["entropy"].to_numpy(), frame[metric].to_numpy())
+        frame[f"{metric}_front"] = on_front(frame["entropy"].to_numpy(), frame[metric].to_numpy())
         matched = {
             method: _matched(metric, rows, frame, experiment, results).columns(f"{metric}_matched")
             for method, rows in frame.groupby("method")
         }
         frame = frame.join(pd.DataFrame.from_dict(matched, orient="index").astype(float), on="method")
     return frame
-
-
-def _front(x: Float[np.ndarray, " row"], y: Float[np.ndarray, " row"]) -> Bool[np.ndarray, " row"]:
-    """Whether each point is on the Pareto front, where more of both is better."""
-    at_least = (x[None] >= x[:, None]) & (y[None] >= y[:, None])
-    better = at_least & ((x[None] > x[:, None]) | (y[None] > y[:, None]))
-    front: np.ndarray = ~better.any(axis=1) & np.isfinite(x) & np.isfinite(y)
-    return front
 
 
 def _matched(

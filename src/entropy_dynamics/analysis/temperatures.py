@@ -5,7 +5,7 @@ from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from entropy_dynamics.analysis.problem_scores import problem_scores
 from entropy_dynamics.analysis.run_data import Samples
@@ -46,34 +46,32 @@ def matched_pass(
     interpolated between the two neighboring points, where a and p are the problem's Avg@K and Pass@K and m is the slope
     of the frontier, since sampling error in Pass@K moves the point along the frontier.
 
+    Returns None if the policy's Pass@K is outside the frontier, which is not extrapolated.
+
     Args:
         others: the other policy at each of its temperatures.
         weights: the weight of each data set.
-
-    Returns:
-        Scores by data set, or None if the policy's Pass@K is outside the frontier, which is not extrapolated.
     """
     passed, _ = _pooled(policy, weights)
-    points = [_pooled(other, weights) for other in others]
-    front = sorted(
-        (place, other)
-        for place, other in zip(points, range(len(others)), strict=True)
-        if not any(np.all(np.array(rival) >= place) and rival != place for rival in points)
-    )
-    for ((pass_low, avg_low), low), ((pass_high, avg_high), high) in pairwise(front):
+    points = np.array([_pooled(other, weights) for other in others])
+    front = sorted((*points[i], i) for i in np.flatnonzero(on_front(*points.T)))
+    for (pass_low, avg_low, low), (pass_high, avg_high, high) in pairwise(front):
         if pass_low <= passed <= pass_high and pass_low < pass_high:
             share, slope = (passed - pass_low) / (pass_high - pass_low), (avg_high - avg_low) / (pass_high - pass_low)
-
-            def scores(of: Evaluation, dataset: str, m: float = slope) -> np.ndarray:
-                return problem_scores("avg", of[dataset]) - m * problem_scores("pass", of[dataset])
-
-            return {
-                dataset: scores(policy, dataset)
-                - (1 - share) * scores(others[low], dataset)
-                - share * scores(others[high], dataset)
-                for dataset in weights
-            }
+            ours, below, above = (
+                {dataset: of[dataset].pass_rates - slope * of[dataset].solved for dataset in weights}
+                for of in (policy, others[low], others[high])
+            )
+            return {name: ours[name] - (1 - share) * below[name] - share * above[name] for name in weights}
     return None
+
+
+def on_front(x: Float[np.ndarray, " point"], y: Float[np.ndarray, " point"]) -> Bool[np.ndarray, " point"]:
+    """Whether each point is on the Pareto front, where more of both is better."""
+    at_least = (x[None] >= x[:, None]) & (y[None] >= y[:, None])
+    better = at_least & ((x[None] > x[:, None]) | (y[None] > y[:, None]))
+    front: np.ndarray = ~better.any(axis=1) & np.isfinite(x) & np.isfinite(y)
+    return front
 
 
 def reached(policy: Evaluation, others: Sequence[Evaluation], weights: Mapping[str, float]) -> bool:
@@ -83,8 +81,6 @@ def reached(policy: Evaluation, others: Sequence[Evaluation], weights: Mapping[s
 
 def _pooled(policy: Evaluation, weights: Mapping[str, float]) -> tuple[float, float]:
     """Weighted sums of Pass@K and Avg@K over the data sets."""
-    means = {
-        metric: sum(weight * problem_scores(metric, policy[dataset]).mean() for dataset, weight in weights.items())
-        for metric in ("pass", "avg")
-    }
-    return float(means["pass"]), float(means["avg"])
+    passed = sum(weight * policy[dataset].solved.mean() for dataset, weight in weights.items())
+    avg = sum(weight * policy[dataset].pass_rates.mean() for dataset, weight in weights.items())
+    return float(passed), float(avg)

@@ -34,8 +34,7 @@ class Density:
 def densities(results: Results) -> list[Density]:
     """One density per theorem and step size, in this order; all densities of a theorem share their edges.
 
-    Raises:
-        UserError: a theorem has no tokens, or an entropy change is not finite.
+    Raises UserError if a theorem has no tokens, or if an entropy change is not finite.
     """
     steps, tokens = results.logit_steps(), []
     for theorem in THEOREMS:
@@ -82,7 +81,7 @@ class Link:
     x: str
     y: str
     steps: pd.DataFrame
-    """One row per seed and step: seed, step, x, y (nats) and the correlation of the seed's run."""
+    """One row per seed and step: x_column, y_column, seed, step, x, y (nats) and the correlation of the seed's run."""
     correlation: Interval
     """Over seeds; NaN if a run has too few steps."""
 
@@ -99,16 +98,12 @@ def links(experiment: Experiment[LinksSpec], results: Results) -> list[Link]:
             _, correlation = slope_and_correlation(measured[x].to_numpy(), measured[y].to_numpy())
             correlations.append(correlation)
             numbers = {"seed": seed, "step": measured["step"], "x": measured[x], "y": measured[y]}
-            frames.append(pd.DataFrame(numbers | {"correlation": correlation}))
+            frames.append(pd.DataFrame({"x_column": x, "y_column": y} | numbers | {"correlation": correlation}))
         found.append(Link(x, y, pd.concat(frames, ignore_index=True), seed_interval(np.array(correlations))))
     return found
 
 
 def links_frame(experiment: Experiment[LinksSpec], results: Results, drawn: list[Link]) -> pd.DataFrame:
     """All links in one table."""
-    frames = []
-    for link in drawn:
-        frames.append(link.steps.assign(**link.correlation.columns("correlation_over_seeds")))
-        frames[-1].insert(0, "x_column", link.x)
-        frames[-1].insert(1, "y_column", link.y)
+    frames = [link.steps.assign(**link.correlation.columns("correlation_over_seeds")) for link in drawn]
     return results.identified(pd.concat(frames, ignore_index=True), experiment.models[0])

@@ -87,9 +87,8 @@ class Finding:
     def decide(self, low: float, high: float, smallest: float | None = None) -> Self:
         """Set the verdict for the claimed range, and its reason.
 
-        Args:
-            smallest: the smallest effect of interest; an inconclusive verdict states how many seeds detect it with 90 %
-                power.
+        An inconclusive verdict states how many seeds detect `smallest`, the smallest effect of interest, with 90 %
+        power.
         """
         self.claimed = (low, high)
         ends, obstacles = self.interval, list(self.obstacles)
@@ -153,16 +152,15 @@ def correct_primary(claims: Sequence[Claim], findings: Sequence[Finding]) -> Non
 
     A verdict stays only if the corrected p is below 0.05. A primary claim that has no verdict yet counts, with p = 1.
     """
-    primary = [
-        (claim.spec.bounds, finding) for claim, finding in zip(claims, findings, strict=True) if claim.spec.primary
-    ]
+    primary = [finding for claim, finding in zip(claims, findings, strict=True) if claim.spec.primary]
     p = []
-    for (low, high), finding in primary:
+    for finding in primary:
+        low, high = finding.claimed
         differences = np.array([*finding.by_seed]) - (low if math.isfinite(low) else high)
         differences = differences[differences != 0]
         judged = finding.verdict != "inconclusive" and len(differences)
         p.append(binomtest(int((differences > 0).sum()), len(differences)).pvalue if judged else 1.0)
-    for corrected, (_, finding) in zip(holm(np.array(p)), primary, strict=True):
+    for corrected, finding in zip(holm(np.array(p)), primary, strict=True):
         if finding.verdict != "inconclusive":
             finding.reason += f"; p = {corrected:.2g} after Holm's correction over {len(primary)} primary outcomes"
             if corrected >= 1 - LEVEL:
@@ -176,7 +174,7 @@ def _curve_claim(claim: Claim, spec: CurveClaim, results: Results, finding: Find
     curves = _curves(claim, spec, results, finding)
     if not finding.seeds:
         return
-    weights = _trend(claim, spec, results, finding) if isinstance(spec, SweepTrend) else claim.weights
+    weights = _trend(claim, results, finding) if isinstance(spec, SweepTrend) else claim.weights
     values = np.zeros(finding.seeds)
     for method, weight in weights.items():
         values += weight * np.array([_statistic(spec, rows) for rows in curves[spec.model, method]])
@@ -189,20 +187,17 @@ def _curve_claim(claim: Claim, spec: CurveClaim, results: Results, finding: Find
         finding.interval, finding.by_seed = seed_interval(values), values
 
 
-def _trend(claim: Claim, spec: SweepTrend, results: Results, finding: Finding) -> dict[str, float]:
+def _trend(claim: Claim, results: Results, finding: Finding) -> dict[str, float]:
     """Weights such that the weighted sum over methods is the least-squares slope over the log of their parameter.
 
     Parameter values with which no step of any seed drops a token are left out, as they are just the baseline.
     """
-
-    def drops(method: str) -> bool:
-        runs = [run for run in claim.all_runs() if run.method == method]
-        return any(results.metrics(run, ["clip_fraction"])["clip_fraction"].any() for run in runs)
-
     if finding.missing or finding.obstacles:
         return {}
-    methods = [method for method in claim.runs if drops(method)]
-    if without := [method for method in claim.runs if method not in methods]:
+    fractions = {run: results.metrics(run, ["clip_fraction"])["clip_fraction"] for run in claim.all_runs()}
+    dropping = {run.method for run, fraction in fractions.items() if fraction.any()}
+    methods = [method for method in claim.runs if method in dropping]
+    if without := [method for method in claim.runs if method not in dropping]:
         finding.notes.append(f"without {', '.join(without)}, which drops no token")
     if len(methods) < MIN_VALUES:
         finding.obstacles.append(f"{len(methods)} values that drop tokens make no trend")
@@ -314,7 +309,7 @@ def _temperatures(claim: Claim, spec: ScoreDifference, results: Results, finding
     """The temperature at which each method is compared; None: that of the tables."""
     if spec.temperature != "best":
         wanted = 0.0 if isinstance(spec.temperature, str) else spec.temperature
-        if wanted is not None and wanted not in results.temperatures:
+        if wanted is not None and wanted not in results.config.evaluation.all_temperatures:
             finding.obstacles.append(f"this scale has no evaluations at temperature {wanted:g}")
         return dict.fromkeys(product(spec.models, claim.seeds), wanted)
     best: dict[Arm, float | None] = {}
@@ -401,13 +396,12 @@ def _samples(
     """Arm -> usable seed -> {data set: counts}; all on the same problems."""
     usable: dict[Arm, dict[int, dict[str, Samples]]] = {}
     expected: dict[Any, Any] = {}
-    usual = results.config.evaluation.temperature
     for run in claim.all_runs():
         temperature = temperatures.get((run.model, run.method))
         seeds = usable.setdefault((run.model, run.method), {})
         values = {}
         for dataset in datasets:
-            path = run.evaluation_file(results.root, dataset, None if temperature == usual else temperature)
+            path = results.evaluation_file(run, dataset, temperature)
             samples = finding.read(results, path, partial(results.samples, run, dataset, temperature))
             if samples is None:
                 break

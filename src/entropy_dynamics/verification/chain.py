@@ -50,8 +50,7 @@ class Chain:
         self._commits()
 
     def _folders(self, *patterns: str) -> list[Path]:
-        found = (path for pattern in patterns for path in sorted(self.layout.root.glob(pattern)))
-        return [path for path in found if path.is_dir() and path.name[0] != "."]
+        return [path for pattern in patterns for path in sorted(self.layout.root.glob(pattern)) if path.is_dir()]
 
     def _recorded(self, pattern: Path) -> list[Path]:
         """Parquet files matching `pattern` that exist or have a record."""
@@ -129,8 +128,7 @@ class Chain:
         base = self.layout.model(model, self.config.untrained(model, number)) / FACTS
         pass_rates = self.layout.pass_rates(self.config.untrained(filtered, number))
         record = self._record(folder, [base, pass_rates, self.layout.problems(TRAIN)])
-        if record and (record["model"], record["method"], f"seed{record['seed']}") != (model, method, seed):
-            stated = f"{record['model']} {record['method']} seed{record['seed']}"
+        if record and (stated := "{model} {method} seed{seed}".format(**record)) != f"{model} {method} {seed}":
             self.findings.add("modified", folder / PROVENANCE, f"it is of {stated}")
         facts, path, metrics = folder / "policy" / FACTS, folder / CONFIG, folder / METRICS
         weights = self._json(facts).get("weights_sha256", {})

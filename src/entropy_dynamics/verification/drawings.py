@@ -35,7 +35,7 @@ class Drawings:
     def __init__(self, layout: Layout, config: Config, findings: Verification):
         self.layout, self.root, self.findings = layout, layout.root, findings
         self.results = Results(self.root, config.scale, dict(config.seeds))
-        self.same: set[str] = set()  # suffixes for which at least one picture is identical to the redrawn one
+        self.same: set[str] = set()  # suffixes for which at least one file is identical to the redrawn one
         self.other: list[Path] = []  # pictures whose numbers are as redrawn, but whose bytes differ
 
     def check(self) -> None:
@@ -91,7 +91,7 @@ class Drawings:
         except UserError as error:
             self.findings.add("stale", file, str(error).replace(str(self.copy), str(self.root)))
             return
-        differing: dict[Path, str] = {}
+        differing: dict[Path, tuple[bytes, bytes]] = {}
         for old, new in pairs.items():
             if not old.is_file():
                 self.findings.add("missing", old, "its other files are there")
@@ -99,10 +99,10 @@ class Drawings:
             was, now = old.read_bytes(), new.read_bytes()
             for written in (str, markdown):
                 now = now.replace(written(str(self.copy)).encode(), written(str(self.root)).encode())
-            if old.suffix in PICTURES and was == now:
+            if was == now:
                 self.same.add(old.suffix)
-            elif was != now:
-                differing[old] = "" if old.suffix in PICTURES else _first_difference(old, was, now)
+            else:
+                differing[old] = was, now
         # Different inputs or code change all files, an edit only one or two.
         most = 2 * len(differing) > len(pairs)
         if most and file.suffix == ".csv":
@@ -112,9 +112,9 @@ class Drawings:
                 self.findings.add("different config", file, fact)
                 return
         stale = any({path, path.parent} & self.findings.suspect for path in inputs) or most
-        for path, fact in differing.items():
+        for path, contents in differing.items():
             if path.suffix not in PICTURES:
-                self.findings.add("stale" if stale else "modified", path, fact)
+                self.findings.add("stale" if stale else "modified", path, _first_difference(path, *contents))
             elif not stale:
                 self.other.append(path)
 
