@@ -83,36 +83,36 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(end="", flush=True)  # here, where an error is caught
         return code
     except UserError as error:
-        print("error:", *str(error).splitlines(), file=sys.stderr)  # it may quote a multi-line value
-        return 2
+        return _failed(" ".join(str(error).splitlines()))  # it may quote a multi-line value
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         extra = next((extra for extra, packages in EXTRAS.items() if package in packages.split()), None)
         if extra is None:
             raise
-        print(f"error: {package} is not installed; it comes with this project's extra {extra!r}", file=sys.stderr)
-        return 2
+        return _failed(f"{package} is not installed; it comes with this project's extra {extra!r}")
     except Unfinished:  # rank 0 has printed a note
         end_early()
         return Unfinished.EXIT_CODE
     except RuntimeError as error:
         if type(error).__name__ != "OutOfMemoryError":  # torch's; torch is not imported just for this check
             raise
-        print(
-            f"error: the GPU is out of memory ({str(error).splitlines()[0]}); lower training.tokens_per_micro_batch or "
-            "sampling.batch_size, set training.activation_checkpointing=full, or raise hardware.ranks",
-            file=sys.stderr,
+        return _failed(
+            f"the GPU is out of memory ({str(error).splitlines()[0]}); lower training.tokens_per_micro_batch or "
+            "sampling.batch_size, set training.activation_checkpointing=full, or raise hardware.ranks"
         )
-        return 2
     except OSError as error:  # a full disk, a read-only folder
         if isinstance(error, BrokenPipeError) and _nobody_reads():
             return 128 + signal.SIGPIPE
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        return _failed(error)
     except KeyboardInterrupt:
         if not launched():  # the process that started the ranks reports it
             print("interrupted; no partial file was left behind", file=sys.stderr)
         return 130
+
+
+def _failed(error: object) -> int:
+    print("error:", error, file=sys.stderr)
+    return 2
 
 
 def _nobody_reads() -> bool:
@@ -292,9 +292,9 @@ def _scale_folder(text: str) -> Path:
     """<results>/<scale>, whose name is the scale. `.` and `..` are resolved first, as they have no name."""
     path = Path(text)
     path = path if path.name.strip(".") else path.resolve()
-    if path.name:
-        return path
-    raise argparse.ArgumentTypeError(f"{text!r} is not the folder of a scale, such as results/laptop")
+    if not path.name:
+        raise argparse.ArgumentTypeError(f"{text!r} is not the folder of a scale, such as results/laptop")
+    return path
 
 
 if __name__ == "__main__":

@@ -3,8 +3,7 @@
 import os
 import sys
 
-SERVER = "ENTROPY_DYNAMICS_SERVER"
-"""Environment variable with the address of that process."""
+SERVER = "ENTROPY_DYNAMICS_SERVER"  # environment variable with the address of that process
 MESSAGE_BYTES = 1 << 20
 
 

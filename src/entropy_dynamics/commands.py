@@ -178,8 +178,7 @@ def draw(options: argparse.Namespace) -> None:
     for name in options.names:
         results.experiment(name)  # raises for an unknown name before anything is written
     for name in options.names:
-        for path in render(name, results):
-            print(path)
+        print(*render(name, results), sep="\n")
 
 
 def claims(options: argparse.Namespace) -> None:
@@ -248,8 +247,7 @@ def archive(options: argparse.Namespace) -> None:
     folder = options.folder
     if not folder.is_dir():
         raise UserError(f"no folder {folder}; pass the folder of a scale, such as results/laptop")
-    for path in publish(Results(folder, folder.name, {}), options.out, options.doi):
-        print(path)
+    print(*publish(Results(folder, folder.name, {}), options.out, options.doi), sep="\n")
     if not options.doi:
         print("no DOI yet: reserve one where you upload the folder, and write it again with --doi DOI")
 
@@ -352,8 +350,7 @@ def verify(options: argparse.Namespace) -> int:
     scale = options.scale or (_scale_by_name(folder) if folder else "laptop")
     layout = Layout(folder) if folder else Layout.of(scale, options.results or "results")
     verification = verify(layout, scale, options.set)
-    for line in (*verification.findings, verification.summary):
-        print(line)
+    print(*verification.findings, verification.summary, sep="\n")
     return 1 if verification.errors else 0
 
 

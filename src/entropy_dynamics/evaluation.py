@@ -8,13 +8,9 @@ import numpy as np
 
 
 def avg_at_k(correct: np.ndarray) -> float:
-    """Avg@K: the share of correct samples, averaged over problems.
+    """Avg@K: the share of correct samples, bool [problems, K], averaged over problems.
 
-    Args:
-        correct: bool [problems, K].
-
-    Raises:
-        ValueError: `correct` is not a non-empty boolean matrix.
+    Raises ValueError if `correct` is not a non-empty boolean matrix.
     """
     return float(_checked(correct).mean(axis=1).mean())
 
@@ -22,12 +18,11 @@ def avg_at_k(correct: np.ndarray) -> float:
 def pass_at_k(correct: np.ndarray, k: int) -> float:
     """Pass@k: the unbiased estimator, averaged over problems.
 
+    Raises ValueError if k is out of range, or if `correct` is not a non-empty boolean matrix.
+
     Args:
         correct: bool [problems, n].
         k: 1 <= k <= n.
-
-    Raises:
-        ValueError: k is out of range, or `correct` is not a non-empty boolean matrix.
     """
     correct = _checked(correct)
     return float(problem_pass_at_k(correct.sum(axis=1), correct.shape[1], k).mean())
@@ -36,12 +31,11 @@ def pass_at_k(correct: np.ndarray, k: int) -> float:
 def problem_pass_at_k(counts: np.ndarray, n: np.ndarray | int, k: int) -> np.ndarray:
     """Pass@k of each problem, [problems], given c correct samples out of n: 1 - C(n-c, k) / C(n, k).
 
+    Raises ValueError if k is not in 1 ... n.
+
     Args:
         counts: c, int [problems].
         n: number of samples, of all problems or int [problems].
-
-    Raises:
-        ValueError: k is not in 1 ... n.
     """
     if not 1 <= k <= np.min(n):
         raise ValueError(f"k is {k}; it should be from 1 to the number of samples, {np.min(n)}")

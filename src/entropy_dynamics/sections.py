@@ -80,11 +80,8 @@ class OneOf:
 def parse(kind: type[S], data: Any, where: str | Callable[[Key], str]) -> S:
     """Validate `data` as a `kind`.
 
-    Args:
-        where: source of the data, for messages: a name, or a function from a key to the file that set it.
-
-    Raises:
-        UserError: invalid data, in one line with the file, the key, its value and what it should be.
+    Raises UserError if it is invalid, in one line with the file, the key, its value and what it should be. The file is
+    `where`: a name, or a function from a key to the file that set it.
     """
     try:
         return kind.model_validate(data)
@@ -100,11 +97,8 @@ def parse(kind: type[S], data: Any, where: str | Callable[[Key], str]) -> S:
             text = f"no value for {name}"
         case "unknown_key":
             text = f"unknown key {name!r}{details['ctx']['hint']}"
-        case "unknown_kind":
-            text = f"{name}: {message}" if name else message
-        case "value_error":
-            text = message.partition(", ")[2]
-            text = f"{name}: {text}" if name else text
+        case "unknown_kind" | "value_error":
+            text = f"{name}: " * bool(name) + message.removeprefix("Value error, ")
         case _:
             if details["type"] in ("dict_type", "model_type", "model_attributes_type"):
                 message = "Input should be a mapping of keys to values"

@@ -28,8 +28,7 @@ from entropy_dynamics.preload import processor_seconds
 from entropy_dynamics.results.files import read_jobs
 
 PAGE = "report"  # the rule that writes the page of all results
-# Snakemake's warning about our page.
-PAGE_THERE = f"output files of rule {PAGE} were not present when the DAG was created"
+PAGE_THERE = f"output files of rule {PAGE} were not present when the DAG was created"  # Snakemake's warning about it
 NO_RULE = re.compile(r"^MissingRuleException.*No rule to produce (.+) \(if you use", re.DOTALL)
 PAGE_SECONDS = 180.0  # interval at which the page is rewritten while jobs run, besides after each table or figure
 PAGE_SECONDS_AT_END = 60.0  # timeout of its command at the end: Snakemake waits, and the file system may hang
@@ -46,19 +45,13 @@ SHOWN = (".md", ".png")  # suffixes of the file that is named when a table or fi
 class Expectation:
     """The Snakefile's information about its jobs."""
 
-    record: Path | None = None
-    """File of JSON lines, one per finished job; existing lines give the expected durations."""
-    results: Collection[str] = ()
-    """Rules that write a table or figure."""
-    seconds: Mapping[str, float] = field(default_factory=dict)
-    """Expected duration of a job by rule, for rules without a duration in `record`."""
-    threads: int | None = None
-    """Threads per job; None if the number of concurrent jobs is not limited by cores."""
-    no_rule_for: Callable[[str], str] | None = None
-    """Returns the message about a target that no rule makes."""
+    record: Path | None = None  # JSON lines, one per finished job; existing ones give the expected durations
+    results: Collection[str] = ()  # rules that write a table or figure
+    seconds: Mapping[str, float] = field(default_factory=dict)  # of a job by rule, for rules that `record` lacks
+    threads: int | None = None  # per job; None if the number of concurrent jobs is not limited by cores
+    no_rule_for: Callable[[str], str] | None = None  # returns the message about a target that no rule makes
+    # The command that rewrites the page of all results, as long as `results` are to come and `PAGE` has not started.
     page: Sequence[str] = ()
-    """The command that rewrites the page of all results, as long as `results` are to come and the rule `PAGE` has not
-    started."""
 
 
 expected = Expectation()

@@ -10,8 +10,7 @@ if TYPE_CHECKING:  # `compare` needs no pandas
 def render(name: str, results: "Results") -> list[Path]:
     """Write the files of a table (csv, md, tex) or figure (png, svg, pdf, csv) and return their paths.
 
-    Raises:
-        UserError: the name is unknown, or a file of a run is missing or damaged. Nothing is written then.
+    Raises UserError, and writes nothing, if the name is unknown, or a file of a run is missing or damaged.
     """
     from entropy_dynamics.analysis.specs import ScoresSpec
 

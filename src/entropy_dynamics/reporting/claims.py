@@ -20,8 +20,8 @@ from entropy_dynamics.reporting.style import RC, VERDICT_LOOKS, WIDTH, add_foote
 from entropy_dynamics.reporting.templates import fill, in_digits, one_model
 from entropy_dynamics.results.files import write_json, write_text
 
+# How the ids of the most interesting claims on scores begin.
 HEADLINES = ("pass_gain_", "avg_gain_", "path_pass_", "best_pass_", "competitive_clip_", "greedy_", "matched_pass_")
-"""How the ids of the most interesting claims on scores begin."""
 SHOWN = 10
 
 
@@ -45,20 +45,17 @@ def write_claims(results: Results) -> list[Path]:
     - `seeds_needed` of an inconclusive claim is the number of seeds that detect the smallest effect of interest
       (MAX_SEEDS + 1: more than MAX_SEEDS), or null if unknown.
 
-    Missing and diverged runs make a claim inconclusive.
-
-    Raises:
-        UserError: claims.yaml or paper_values.yaml is invalid.
+    Missing and diverged runs make a claim inconclusive. Raises UserError if claims.yaml or paper_values.yaml is
+    invalid.
     """
     file = read_claims(results.folder)
     claims = load_claims(results.scale, results.seeds, results.folder)
-    tests = file.tests.model_dump()
+    tests, evaluations = file.tests.model_dump(), file.paper.evaluations if file.paper else {}
     models, findings = _models(claims, results), [judge(claim, results) for claim in claims]
     correct_primary(claims, findings)
     entries = [
         _entry(claim, finding, models, results, tests)
-        | {"topic": file.topic(claim.spec)}
-        | {"paper": _by_paper(judge_paper(claim, file.paper.evaluations if file.paper else {}, results.paper))}
+        | {"topic": file.topic(claim.spec), "paper": _by_paper(judge_paper(claim, evaluations, results.paper))}
         for claim, finding in zip(claims, findings, strict=True)
     ]
     gains = list(judge_gains(file.paper, results.paper, tests["paper_gain"])) if file.paper else []
@@ -78,18 +75,15 @@ def write_claims(results: Results) -> list[Path]:
 def write_field(results: Results, folder: str = "field") -> list[Path]:
     """Judge the claims of experiments/<folder> and write <folder>.json and <folder>.md into results/<scale>.
 
-    The entries are like those of claims.json, except that `paper` is the heading of the claim's file.
-
-    Raises:
-        UserError: claims.yaml or a file of experiments/<folder> is invalid.
+    The entries are like those of claims.json, except that `paper` is the heading of the claim's file. Raises UserError
+    if claims.yaml or a file of experiments/<folder> is invalid.
     """
     papers, tests = read_field(results.folder, folder), read_claims(results.folder).tests.model_dump()
     claims = load_claims(results.scale, results.seeds, results.folder, folder=folder)
     models = _models(claims, results)
-    of = {spec.id: paper for paper in papers.values() for spec in paper.claims}
+    of = {spec.id: paper.paper for paper in papers.values() for spec in paper.claims}
     entries = [
-        _entry(claim, judge(claim, results), models, results, tests) | {"paper": of[claim.spec.id].paper}
-        for claim in claims
+        _entry(claim, judge(claim, results), models, results, tests) | {"paper": of[claim.spec.id]} for claim in claims
     ]
     sections = []
     for paper in papers.values():

@@ -98,10 +98,8 @@ def draw_comparison(first: Path, second: Path, target: Path | IO[bytes]) -> None
     """Draw a forest plot of each claim's effect in both runs, with intervals; claims that disagree come first.
 
     Each row has its own unit: the first run's effect is at 0, and 1 is half the width of the interval of the
-    difference, so that the runs disagree if the second one's mark is outside the gray band.
-
-    Args:
-        target: a file, or a stream, to which SVG is written.
+    difference, so that the runs disagree if the second one's mark is outside the gray band. To a stream, SVG is
+    written.
     """
     labels = {id: entry["label"] for id, entry in verdicts_of(first).items()}
     claims = sorted((claim for claim in replicates(first, second) if claim.agrees is not None), key=_agreement)

@@ -14,7 +14,7 @@ from entropy_dynamics.analysis.curves import SPARSE, Line, column, curves_frame,
 from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.specs import CurvesSpec, Panel
-from entropy_dynamics.reporting.style import LINE_LEGEND, NOTE, ROUND, WIDTH, Look, add_footer, looks, pretty, what_ran
+from entropy_dynamics.reporting import style
 
 MARKERS = 6  # per line
 APART = 0.03  # distance between the points of two lines at the same step, as a fraction of the axis
@@ -27,14 +27,14 @@ def draw_curves(experiment: Experiment[CurvesSpec], results: Results) -> tuple[F
     labels = [[_line_label(experiment, results, line, drawn) for line in drawn] for drawn in lines]
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
-    figure = Figure(figsize=(WIDTH, 2.4 if len(panels) == 1 else 0.8 + 1.4 * rows), layout="constrained")
+    figure = Figure(figsize=(style.WIDTH, 2.4 if len(panels) == 1 else 0.8 + 1.4 * rows), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False)
     for ax in axes.flat[len(panels) :]:
         ax.remove()
-    baseline = pretty(results.label(experiment.spec, experiment.spec.baseline))
+    baseline = style.pretty(results.label(experiment.spec, experiment.spec.baseline))
     styles = _styles(experiment, results, lines, labels)
     legends = []
-    plain: Look = {"marker": ""} if any(panel.points for panel in panels) else {}  # markers are the points
+    plain: style.Look = {"marker": ""} if any(panel.points for panel in panels) else {}  # markers are the points
     for first in range(columns):  # the panels of a column share their legend
         below = range(first, len(panels), columns)
         shown = sorted(dict.fromkeys(label for i in below for label in labels[i]), key=lambda label: label != baseline)
@@ -49,7 +49,7 @@ def draw_curves(experiment: Experiment[CurvesSpec], results: Results) -> tuple[F
             _draw_lines(ax, panels[i], lines[i], [styles[label] | plain for label in labels[i]])
             if panels[i].title:
                 ran = results.model(experiment.model_of(panels[i])).ran.replace(" for ", " for\n")
-                ax.set_title(pretty(panels[i].title.replace("{model}", ran)))
+                ax.set_title(style.pretty(panels[i].title.replace("{model}", ran)))
             known = [name for name in panels[i].columns if name in results.paper.levels]
             levels = [column(name).factor * results.paper.levels[name].value for name in known]
             _set_axes(ax, panels[i], lines[i], levels)
@@ -61,11 +61,11 @@ def draw_curves(experiment: Experiment[CurvesSpec], results: Results) -> tuple[F
     _share_axes(axes, panels)
     if len({tuple(handle.get_label() for handle in handles) for handles in legends}) == 1:
         ncols = _legend_columns(legends[0], 52)
-        figure.legend(handles=legends[0], loc="outside upper center", ncols=ncols, **LINE_LEGEND)
+        figure.legend(handles=legends[0], loc="outside upper center", ncols=ncols, **style.LINE_LEGEND)
     else:
         for ax, handles in zip(axes[0], legends, strict=True):
-            ax.legend(handles=handles, ncols=_legend_columns(handles, 24), **_above_title(ax), **LINE_LEGEND)
-    add_footer(figure, [*what_ran(experiment, results), *_notes(experiment, results, lines)])
+            ax.legend(handles=handles, ncols=_legend_columns(handles, 24), **_above_title(ax), **style.LINE_LEGEND)
+    style.add_footer(figure, [*style.what_ran(experiment, results), *_notes(experiment, results, lines)])
     return figure, curves_frame(experiment, results, lines)
 
 
@@ -73,7 +73,7 @@ def _line_label(experiment: Experiment[CurvesSpec], results: Results, line: Line
     """The label of a line, by what distinguishes the lines of the panel: method, column, or both."""
     method, name = results.label(experiment.spec, line.method), column(line.column).legend or line.column
     methods, columns = {other.method for other in lines}, {other.column for other in lines}
-    return pretty(method if len(columns) == 1 else name if len(methods) == 1 else f"{method}, {name}")
+    return style.pretty(method if len(columns) == 1 else name if len(methods) == 1 else f"{method}, {name}")
 
 
 def _without_method(labels: list[str], baseline: str) -> list[str]:
@@ -86,51 +86,47 @@ def _without_method(labels: list[str], baseline: str) -> list[str]:
 
 def _styles(
     experiment: Experiment[CurvesSpec], results: Results, lines: list[list[Line]], labels: list[list[str]]
-) -> dict[str, Look]:
+) -> dict[str, style.Look]:
     """The look of each label: that of its method, or a separate one if lines differ by column."""
     series = {}
     for line, label in zip(chain(*lines), chain(*labels), strict=True):
-        of_method = label == pretty(results.label(experiment.spec, line.method))
+        of_method = label == style.pretty(results.label(experiment.spec, line.method))
         series.setdefault(label, line.method if of_method else label)
-    styles = looks(list(series.values()), experiment.spec.baseline)
+    styles = style.looks(list(series.values()), experiment.spec.baseline)
     return {label: styles[name] for label, name in series.items()}
 
 
-def _draw_lines(ax: Axes, panel: Panel, lines: list[Line], styles: list[Look]) -> None:
-    for i, (line, style) in enumerate(zip(lines, styles, strict=True)):
+def _draw_lines(ax: Axes, panel: Panel, lines: list[Line], styles: list[style.Look]) -> None:
+    for i, (line, look) in enumerate(zip(lines, styles, strict=True)):
         curve, trajectory = line.curve, panel.x != "step"
         apart = max(1, len(curve) // MARKERS)
-        marks: Look = {"markevery": (i * apart // len(lines), apart)}  # lines have their markers at different steps
+        marks: style.Look = {"markevery": (i * apart // len(lines), apart)}  # each line has its markers at other steps
         if trajectory:  # a marker at its start
             marks = {"markevery": slice(1)}
         elif line.column in SPARSE:  # at each measurement
             marks = {}
-        ax.plot(curve["x"], curve["value"], **(style | marks))
+        ax.plot(curve["x"], curve["value"], **(look | marks))
         if trajectory and len(curve) > 1:  # and at its end an arrow for its direction, and the spread of the seeds
             before, end = curve[["x", "value"]].to_numpy()[-2:]
-            arrow = {"arrowstyle": "-|>", "color": style["color"], "linewidth": 1.1, "shrinkB": 0}
+            arrow = {"arrowstyle": "-|>", "color": look["color"], "linewidth": 1.1, "shrinkB": 0}
             ax.annotate("", end, before, arrowprops=arrow)
-            last = curve.iloc[-1]
-            spread = {
-                f"{axis}err": [[last[name] - last[f"{low}low"]], [last[f"{low}high"] - last[name]]]
-                for axis, name, low in (("x", "x", "x_"), ("y", "value", ""))
-            }
-            ax.errorbar(*end, **spread, fmt="none", ecolor=style["color"], elinewidth=0.6)
-            ax.annotate("start", curve[["x", "value"]].iloc[0], (0, -9), **NOTE)
+            last = curve[-1:]
+            spread = {"xerr": style.error_bars(last, "x", "x_"), "yerr": style.error_bars(last, "value")}
+            ax.errorbar(*end, **spread, fmt="none", ecolor=look["color"], elinewidth=0.6)
+            ax.annotate("start", curve[["x", "value"]].iloc[0], (0, -9), **style.NOTE)
         if len(line.lengths) > 1 and not trajectory:
-            ax.fill_between(curve.index, curve["low"], curve["high"], color=style["color"], alpha=0.18, linewidth=0)
+            ax.fill_between(curve.index, curve["low"], curve["high"], color=look["color"], alpha=0.18, linewidth=0)
         if line.points is not None:  # with whiskers, and with the lines' points side by side
             shift = APART * (i - (len(lines) - 1) / 2) * np.ptp(curve.index)
-            points, value = line.points, line.points["value"]
-            spread = [value - points["low"], points["high"] - value] if len(line.lengths) > 1 else None
-            look = {"color": style["color"], "markersize": 3.5, "markeredgecolor": "white", "markeredgewidth": 0.5}
-            ax.errorbar(points.index + shift, value, spread, fmt="o", elinewidth=0.7, **look)
+            points, spread = line.points, style.error_bars(line.points, "value") if len(line.lengths) > 1 else None
+            mark = {"color": look["color"], "markersize": 3.5, "markeredgecolor": "white", "markeredgewidth": 0.5}
+            ax.errorbar(points.index + shift, points["value"], spread, fmt="o", elinewidth=0.7, **mark)
 
 
 def _set_axes(ax: Axes, panel: Panel, lines: list[Line], levels: list[float]) -> None:
     """Labels, scales and limits, with the paper's `levels` in view."""
     ax.set_ylabel(column(panel.columns[0]).axis)
-    ax.xaxis.set_major_locator(MaxNLocator(6 if panel.x == "step" else 5, steps=ROUND))
+    ax.xaxis.set_major_locator(MaxNLocator(6 if panel.x == "step" else 5, steps=style.ROUND))
     if panel.log:
         ax.set_yscale("log")
         ax.yaxis.set_minor_formatter(NullFormatter())
@@ -141,7 +137,7 @@ def _set_axes(ax: Axes, panel: Panel, lines: list[Line], levels: list[float]) ->
             low, high = np.log10([min([np.quantile(positive, 0.1), *marked]), max([positive.max(), *marked])])
             ax.set_ylim(10 ** np.floor(low), 10 ** max(np.ceil(high), np.floor(low) + 1))
     else:
-        ax.yaxis.set_major_locator(MaxNLocator(5, steps=ROUND, min_n_ticks=3))
+        ax.yaxis.set_major_locator(MaxNLocator(5, steps=style.ROUND, min_n_ticks=3))
         low, high = ax.get_ylim()
         if low < 0 < high:
             ax.axhline(0, color="0.5", linewidth=0.6, zorder=0.5)
@@ -158,7 +154,7 @@ def _share_axes(axes: np.ndarray, panels: list[Panel]) -> None:
             ax.tick_params(labelleft=False)
 
 
-def _above_title(ax: Axes) -> Look:
+def _above_title(ax: Axes) -> style.Look:
     """Position of a legend above the title, whose height is known in points, not in axes coordinates."""
     lines = 1 + ax.get_title().count("\n") if ax.get_title() else 0
     height = 4 + 1.25 * ax.title.get_fontsize() * lines
@@ -182,7 +178,7 @@ def _notes(experiment: Experiment[CurvesSpec], results: Results, lines: list[lis
         notes.append("trajectories over training, to the arrow; whiskers at its end: lowest to highest seed")
     pairs = zip(experiment.spec.panels, lines, strict=True)
     for panel, line in ((panel, line) for panel, drawn in pairs for line in drawn):
-        label = pretty(results.label(experiment.spec, line.method))
+        label = style.pretty(results.label(experiment.spec, line.method))
         if len(set(line.lengths)) > 1:
             ends = ", ".join(map(str, line.lengths))
             notes.append(f"{label}: seeds end after {ends} steps; the mean is over the steps that they share")

@@ -12,10 +12,9 @@ from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.specs import Spec
 from entropy_dynamics.reporting.curves import draw_curves
 from entropy_dynamics.reporting.gains import draw_difficulty, draw_gains
-from entropy_dynamics.reporting.histograms import draw_data_filter, draw_distribution
 from entropy_dynamics.reporting.ladder import draw_ladder
 from entropy_dynamics.reporting.lens import draw_lens
-from entropy_dynamics.reporting.pass_at_k import draw_frontier, draw_pass_curves
+from entropy_dynamics.reporting.pass_at_k import draw_data_filter, draw_distribution, draw_frontier, draw_pass_curves
 from entropy_dynamics.reporting.style import RC, save
 from entropy_dynamics.reporting.sweeps import draw_matched, draw_strength
 from entropy_dynamics.reporting.theory import draw_links, draw_theory

@@ -10,14 +10,14 @@ from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.scores import THIRDS, difficulty_frame, gains_frame
 from entropy_dynamics.analysis.specs import HEADINGS, METRICS, DifficultySpec, GainsSpec
-from entropy_dynamics.reporting.style import ROUND, WIDTH, add_footer, intervals, looks, pretty, what_ran
+from entropy_dynamics.reporting.style import ROUND, WIDTH, add_footer, error_bars, intervals, looks, pretty, what_ran
 
 
 def draw_gains(experiment: Experiment[GainsSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
     """A row of panels per model, a panel per metric; filled marks are ours, hollow ones the paper's."""
     frame, spec = gains_frame(experiment, results), experiment.spec
     methods = list(frame["method"].unique())
-    styles = looks([experiment.spec.baseline, *methods], experiment.spec.baseline)
+    styles = looks([spec.baseline, *methods], spec.baseline)
     figure = Figure(figsize=(WIDTH, 0.9 + 1.3 * len(experiment.models)), layout="constrained")
     axes = figure.subplots(len(experiment.models), len(spec.metrics), sharex="col", sharey=True, squeeze=False)
     for (model, metric), ax in zip(product(experiment.models, spec.metrics), axes.flat, strict=True):
@@ -27,7 +27,7 @@ def draw_gains(experiment: Experiment[GainsSpec], results: Results) -> tuple[Fig
             y = [row + 0.07 + 0.34 * (place - (len(methods) - 1) / 2) for row in range(len(ours))]
             look = styles[method] | {"linestyle": ""}
             label = pretty(results.method_label(method))
-            ends = [ours["gain"] - ours["low"], ours["high"] - ours["gain"]]
+            ends = error_bars(ours, "gain")
             ax.errorbar(ours["gain"], y, xerr=ends, elinewidth=0.8, capsize=1.5, label=label, **look)
             above = [height - 0.14 for height in y]  # otherwise ours would hide it
             ax.plot(ours["paper"], above, label=f"{label}, the paper", **look | {"markerfacecolor": "white"})
@@ -39,9 +39,8 @@ def draw_gains(experiment: Experiment[GainsSpec], results: Results) -> tuple[Fig
     for ax in axes[-1]:
         ax.xaxis.set_major_locator(MaxNLocator(5, steps=ROUND))
         ax.set_xlabel(f"gain over {pretty(results.method_label(spec.baseline))} (points)")
-    handles, labels = axes[0, 0].get_legend_handles_labels()
-    labels, handles = zip(*sorted(zip(labels, handles, strict=True), key=lambda entry: entry[0]), strict=True)
-    figure.legend(handles, labels, loc="outside upper center", ncols=len(methods))  # a column per method
+    entries = sorted(zip(*axes[0, 0].get_legend_handles_labels(), strict=True), key=lambda entry: entry[1])
+    figure.legend(*zip(*entries, strict=True), loc="outside upper center", ncols=len(methods))  # a column per method
     whiskers = f"whiskers: {intervals(experiment)}; the paper's come from one run each"
     add_footer(figure, [*what_ran(experiment, results, differences=True), whiskers])
     return figure, frame
@@ -59,10 +58,8 @@ def draw_difficulty(experiment: Experiment[DifficultySpec], results: Results) ->
         for place, method in enumerate(methods):
             gains = frame[(frame["metric"] == metric) & (frame["method"] == method)]
             x = [third + 0.2 * (place - (len(methods) - 1) / 2) for third in range(len(THIRDS))]
-            ends = [gains["gain"] - gains["low"], gains["high"] - gains["gain"]]
-            label = pretty(results.method_label(method))
-            look = styles[method] | {"linestyle": ""}
-            ax.errorbar(x, gains["gain"], ends, elinewidth=0.8, capsize=1.5, label=label, **look)
+            look = styles[method] | {"linestyle": "", "label": pretty(results.method_label(method))}
+            ax.errorbar(x, gains["gain"], error_bars(gains, "gain"), elinewidth=0.8, capsize=1.5, **look)
         ax.set_xticks(range(len(THIRDS)), THIRDS)
         ax.set_xlim(-0.5, len(THIRDS) - 0.5)
         ax.set_title(f"{heading}@K")

@@ -12,14 +12,13 @@ from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.specs import LadderSpec
 from entropy_dynamics.reporting.style import LINE_LEGEND, WIDTH, Look, add_footer, intervals, looks, pretty
 
-ROWS = {
+ROWS = {  # column on the left -> its label, and the gain on the right
     "avg": ("Avg@K (%)", "avg"),
     "pass": ("Pass@K (%)", "pass"),
     "greedy": ("greedy accuracy (%)", "greedy"),
     "accuracy": ("validation accuracy (%)", "matched"),
     "entropy": ("entropy (nats)", "entropy"),
 }
-"""Column on the left -> its label, and the gain on the right."""
 GAINS = {"matched": "at equal Pass@K\n(points of Avg@K)", "entropy": "gain (nats)"}
 
 

@@ -12,7 +12,7 @@ from entropy_dynamics.analysis.curves import lens_frame
 from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.specs import LensSpec
-from entropy_dynamics.reporting.style import WIDTH, add_footer, pretty
+from entropy_dynamics.reporting.style import WIDTH, add_footer, error_bars, pretty
 
 # In the order of PARTS.
 HEADINGS = ("$+$\n$S_*>0$\nlower", "$+$\n$S_*<0$\nraise", "$-$\n$S_*>0$\nraise", "$-$\n$S_*<0$\nlower")
@@ -32,7 +32,15 @@ def draw_lens(experiment: Experiment[LensSpec], results: Results) -> tuple[Figur
     names = [spec.labels.get(method) or pretty(label) for method, label in labels]
     shares.set_yticks(range(len(frame)), names, fontsize=6)
     _draw_ends(ends, frame, spec.baseline)
-    add_footer(figure, _notes(experiment, results, frame))
+    single = experiment.seeds == "one seed"
+    spread = ": the spread between seeds is unknown" if single else "; whiskers: lowest to highest seed"
+    notes = [
+        f"{results.scale} scale: {frame['model_that_ran'][0]}",
+        f"{experiment.seeds}{spread}",
+        r"$+$, $-$: positive and negative samples; raise, lower: what GRPO's $A\,\nabla \log p$ does to the entropy "
+        "there; 1: as GRPO, 0: dropped, bold: amplified by over 10%; dashed: the entropy that GRPO ends with",
+    ]
+    add_footer(figure, notes)
     return figure, frame
 
 
@@ -56,8 +64,8 @@ def draw_shares(ax: Axes, shares: np.ndarray) -> None:
 def _draw_ends(ax: Axes, frame: pd.DataFrame, baseline: str) -> None:
     """Draw one point per method; the axis is logarithmic, as most are close together and a few are far away."""
     y, value = np.arange(len(frame)), frame["final_entropy"].to_numpy()
-    low, high = (frame[f"final_entropy_{end}"].to_numpy(float) for end in ("low", "high"))  # NaN for one seed
-    ax.errorbar(value, y, xerr=[value - low, high - value], fmt="o", color="black", markersize=2.5, elinewidth=0.7)
+    ends = error_bars(frame, "final_entropy", "final_entropy_")  # NaN for one seed
+    ax.errorbar(value, y, xerr=ends, fmt="o", color="black", markersize=2.5, elinewidth=0.7)
     line = frame.loc[frame["method"] == baseline, "final_entropy"].max()  # NaN without a baseline
     ax.axvline(line, color="0.4", linewidth=0.7, linestyle=(0, (4, 2)), zorder=0.5)
     for place, number in zip(y, value, strict=True):
@@ -71,14 +79,3 @@ def _draw_ends(ax: Axes, frame: pd.DataFrame, baseline: str) -> None:
     ax.tick_params(axis="y", which="both", length=0, labelleft=False)
     ax.spines["left"].set_visible(False)
     ax.grid(axis="y", visible=False)
-
-
-def _notes(experiment: Experiment[LensSpec], results: Results, frame: pd.DataFrame) -> list[str]:
-    single = experiment.seeds == "one seed"
-    spread = ": the spread between seeds is unknown" if single else "; whiskers: lowest to highest seed"
-    return [
-        f"{results.scale} scale: {frame['model_that_ran'][0]}",
-        f"{experiment.seeds}{spread}",
-        r"$+$, $-$: positive and negative samples; raise, lower: what GRPO's $A\,\nabla \log p$ does to the entropy "
-        "there; 1: as GRPO, 0: dropped, bold: amplified by over 10%; dashed: the entropy that GRPO ends with",
-    ]

@@ -79,10 +79,9 @@ def busy_seconds(jobs: Iterable[dict[str, Any]]) -> float:
 
 
 def token_samples(layout: Layout, first: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
-    """The first responses of the sampled steps of all runs: each has an equal share of `ALL_TOKENS`.
+    """The first responses of the sampled steps of all runs, each with an equal share of `ALL_TOKENS`.
 
-    Args:
-        first: (model, method) pairs to put before all others.
+    The runs of the (model, method) pairs in `first` come before all others.
     """
     order = {pair: place for place, pair in enumerate(first)}
     files: dict[tuple[int, str, str, int], dict[int, Path]] = {}
@@ -111,11 +110,7 @@ def _shown(file: Path, tokens: int) -> list[dict[str, Any]]:
 @lru_cache(4096)  # as `watch` rewrites the page again and again
 def responses(file: Path, written: int) -> list[dict[str, Any]]:
     """Responses of a file of token samples, one list per token column: the first, cut off after `SHOWN_TOKENS`, and
-    those that fit beside it.
-
-    Args:
-        written: the time at which the file was written, for the cache.
-    """
+    those that fit beside it. `written` is the time at which the file was written, for the cache."""
     shown, count = [], 0
     for row in read_parquet(file).to_dict("records"):
         tokens = list(row["token"])[:SHOWN_TOKENS]

@@ -1,17 +1,16 @@
-"""Draws Pass@k over k, and Avg@K against Pass@K over evaluation temperatures: a row of panels per model."""
+"""Draws Pass@k over k, Avg@K against Pass@K over evaluation temperatures, and problems by their correct samples."""
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from entropy_dynamics.analysis.distributions import pass_frame
+from entropy_dynamics.analysis.distributions import filter_frame, pass_frame, solved_frame
 from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.frontier import frontier_frame
 from entropy_dynamics.analysis.run_data import Results
-from entropy_dynamics.analysis.specs import FrontierSpec, PassSpec
+from entropy_dynamics.analysis.specs import DataFilter, DistributionSpec, FrontierSpec, PassSpec
 from entropy_dynamics.config import BASE
 from entropy_dynamics.reporting import style
 
@@ -19,7 +18,7 @@ LONG_LABEL = 18  # characters; three longer labels do not fit side by side
 
 
 def draw_pass_curves(experiment: Experiment[PassSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
-    """One line per method with a band for its interval; and the numbers in the figure."""
+    """A row of panels per model, one line per method with a band for its interval; and the numbers in the figure."""
     frame = pass_frame(experiment, results)
     methods = list(frame["method"].unique())
     trained = [method for method in methods if method != BASE]
@@ -54,7 +53,7 @@ def _draw_panel(ax: Axes, panel: pd.DataFrame, styles: dict[str, style.Look]) ->
 
 
 def draw_frontier(experiment: Experiment[FrontierSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
-    """Right: a line per method through its sampling temperatures; left: its greedy accuracy, if any."""
+    """A row of panels per model: a line per method through its sampling temperatures, left its greedy accuracy."""
     frame = frontier_frame(experiment, results)
     methods = list(frame["method"].unique())
     styles = style.looks(methods, experiment.spec.baseline)
@@ -73,10 +72,11 @@ def draw_frontier(experiment: Experiment[FrontierSpec], results: Results) -> tup
     handles, _ = rows[0].axes[1].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper center", ncols=columns, **style.LINE_LEGEND)
     baseline = style.pretty(results.label(experiment.spec, experiment.spec.baseline))
-    bars = f"bars: {style.intervals(experiment)}"
-    notes = [f"numbers: temperatures of {baseline}, in the same order on every line; {bars}"]
-    notes += ["cut off at the frame, which leaves out points with less than half of the highest Pass@K"]
-    notes += [f"means over {', '.join(map(results.dataset_label, experiment.evaluations))}"]
+    notes = [
+        f"numbers: temperatures of {baseline}, in the same order on every line; bars: {style.intervals(experiment)}",
+        "cut off at the frame, which leaves out points with less than half of the highest Pass@K",
+        f"means over {', '.join(map(results.dataset_label, experiment.evaluations))}",
+    ]
     style.add_footer(figure, [*style.what_ran(experiment, results), *notes])
     return figure, frame
 
@@ -97,11 +97,60 @@ def _draw_sampled(ax: Axes, rows: pd.DataFrame, styles: dict[str, style.Look], b
         for at in line.to_dict("records") if method == baseline else ():
             ax.annotate(f"{at['temperature']:g}", (at["pass"], at["avg"]), (2, 3), **style.NOTE)
         for axis, score in (("xerr", "pass"), ("yerr", "avg")):
-            ends = np.array([line[score] - line[f"{score}_low"], line[f"{score}_high"] - line[score]])
-            ax.errorbar(line["pass"], line["avg"], **{axis: ends}, fmt="none", ecolor=look["color"], elinewidth=0.4)
+            ends = {axis: style.error_bars(line, score, f"{score}_")}
+            ax.errorbar(line["pass"], line["avg"], **ends, fmt="none", ecolor=look["color"], elinewidth=0.4)
     near = rows[rows["pass"] >= rows["pass"].max() / 2]  # a method that collapsed would press the others together
     for limit, score in ((ax.set_xlim, "pass"), (ax.set_ylim, "avg")):
         low, high = near[score].min(), near[score].max()
         limit(max(0, low - 0.15 * (high - low) - 1), high + 0.15 * (high - low) + 1)
     ax.set_title("sampled", fontsize=6.5, pad=3)
     ax.set_xlabel("Pass@K (%)")
+
+
+def draw_distribution(experiment: Experiment[DistributionSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
+    """Bars per method: the share of problems with 0, 1, ... K correct samples."""
+    frame = solved_frame(experiment, results)
+    (dataset,), methods = experiment.evaluations, list(frame["method"].unique())
+    k, problems = (int(frame[name].max()) for name in ("samples", "problems"))
+    figure = Figure(figsize=(style.WIDTH, 2.3), layout="constrained")
+    ax = figure.subplots()
+    for place, method in enumerate(methods):
+        bars, width = frame[frame["method"] == method], 0.8 / len(methods)
+        x, height = bars["correct"] + width * (place - (len(methods) - 1) / 2), bars["share"]
+        look = style.BARS[place % len(style.BARS)]
+        ax.bar(x, height, width, label=style.pretty(results.method_label(method)), **look)
+        ax.errorbar(x, height, style.error_bars(bars, "share"), fmt="none", ecolor="black", elinewidth=0.6, capsize=1.2)
+    ax.set_xticks(range(0, k + 1, max(1, k // 8)))
+    ax.set_xlabel(f"correct samples of {k}")
+    ax.set_ylabel(f"problems of {results.dataset_label(dataset)} (%)")
+    ax.grid(axis="x", visible=False)
+    ax.set_ylim(bottom=0)
+    figure.legend(loc="outside upper center", ncols=len(methods))
+    note = f"{problems} problems; whiskers: {style.intervals(experiment)}"
+    style.add_footer(figure, [*style.what_ran(experiment, results), note])
+    return figure, frame
+
+
+def draw_data_filter(experiment: Experiment[DataFilter], results: Results) -> tuple[Figure, pd.DataFrame]:
+    """The training problems by the base model's pass rate; dropped ones are hatched."""
+    frame = filter_frame(experiment, results)
+    correct, kept, dropped, samples = frame["correct"], frame["kept"], frame["dropped"], int(frame["samples"].max())
+    figure = Figure(figsize=(style.WIDTH, 2.1), layout="constrained")
+    ax = figure.subplots()
+    ax.bar(correct, kept, 0.8, label=f"kept ({kept.sum()})", **style.BARS[0])
+    some = dropped > 0  # an empty bar would still draw its edge
+    ax.bar(correct[some], dropped[some], 0.8, kept[some], label=f"dropped ({dropped.sum()})", **style.BARS[1])
+    ax.set_xticks(range(0, samples + 1, max(1, samples // 8)))
+    ax.set_xlabel(f"correct samples of {samples}")
+    ax.set_ylabel("training problems")
+    ax.grid(axis="x", visible=False)
+    figure.legend(loc="outside upper center", ncols=2)
+    seed = int(frame["seed"][0])
+    rates, bounds = results.pass_rates(seed)["rate"], results.config.pass_rates
+    reasons = {"a prompt that is too long": rates.isna()}
+    reasons |= {} if bounds.low is None else {f"rate ≤ {bounds.low:g}": rates <= bounds.low}
+    reasons |= {} if bounds.high is None else {f"rate ≥ {bounds.high:g}": rates >= bounds.high}
+    dropped_for = "; ".join(f"dropped for {reason}: {rows.sum()}" for reason, rows in reasons.items() if rows.any())
+    ran = f"{results.scale} scale: {frame['model_that_ran'][0]}, before training, seed {seed}"
+    style.add_footer(figure, [ran, dropped_for])
+    return figure, frame

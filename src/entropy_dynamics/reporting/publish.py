@@ -22,16 +22,15 @@ def publish(results: Results, folder: Path, doi: str | None = None) -> list[Path
     """Write counts.parquet, metrics.parquet, samples.parquet and, if runs kept token samples, tokens.parquet.
 
     Also writes existing verdicts, tables and the numbers of figures, the data card README.md, LICENSE, CITATION.cff,
-    and SHA256SUMS of all files in the format of `sha256sum -c`. An existing folder is replaced as a whole.
+    and SHA256SUMS of all files in the format of `sha256sum -c`. An existing folder is replaced as a whole. Without the
+    DOI that the repository has reserved, the card and the citation say how to get one.
 
-    Args:
-        doi: the DOI reserved by the repository; None: the card and the citation say how to get one.
-
-    Raises:
-        UserError: there are no evaluations or no runs, a file is damaged, the installed package lacks its license, or
-            the folder contains a file that was not written by this function or was edited since.
+    Raises UserError if there are no evaluations or no runs, a file is damaged, the installed package lacks its license,
+    or the folder contains a file that was not written by this function or was edited since.
     """
-    license_text = _license()  # first, as it may raise
+    license_text = distribution("entropy-dynamics").read_text("licenses/LICENSE")
+    if license_text is None:
+        raise UserError("the installed package has no license file; install it again: pip install -e .")
     if folder.resolve().is_relative_to(results.root.resolve()):
         raise UserError(f"{folder} is in the results, {results.root}; name a folder outside")
     if folder.exists() and (theirs := _foreign_file(folder)):
@@ -54,24 +53,17 @@ def _foreign_file(folder: Path) -> Path | None:
 
 def _write(results: Results, folder: Path, license_text: str, doi: str | None) -> list[Path]:
     rows = write_data(results, folder)
-    paths = [folder / f"{name}.parquet" for name in rows]
     for source in (path for pattern in COPIED for path in results.root.glob(pattern)):
-        paths.append(folder / source.relative_to(results.root))
-        paths[-1].parent.mkdir(exist_ok=True)
-        shutil.copyfile(source, paths[-1])
-    about = {"scale": results.scale, "doi": doi, "version": version("entropy-dynamics")}
+        copy = folder / source.relative_to(results.root)
+        copy.parent.mkdir(exist_ok=True)
+        shutil.copyfile(source, copy)
     models = {name: model.model_dump() for name, model in results.models.items()}
     write_json(folder / MODELS, {"scale": results.scale, "models": models})
-    paths.append(folder / MODELS)
-    texts = {
-        "README.md": fill("data_card.md", rows=rows, **_facts(results), **about),
-        "CITATION.cff": fill("data_citation.cff", **about),
-        "LICENSE": license_text,
-    }
-    for name, text in texts.items():
-        write_text(folder / name, text)
-        paths.append(folder / name)
-    paths.sort()
+    about = {"scale": results.scale, "doi": doi, "version": version("entropy-dynamics")}
+    write_text(folder / "README.md", fill("data_card.md", rows=rows, **_facts(results), **about))
+    write_text(folder / "CITATION.cff", fill("data_citation.cff", **about))
+    write_text(folder / "LICENSE", license_text)
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
     sums = [f"{sha256(path)}  {path.relative_to(folder).as_posix()}\n" for path in paths]
     write_text(folder / SUMS, "".join(sums))
     return [*paths, folder / SUMS]
@@ -87,10 +79,3 @@ def _facts(results: Results) -> dict[str, Any]:
         "verdicts": summary_line(list(verdicts_of(results.root).values())) if layout.claims("json").is_file() else None,
         "ran": what_ran(layout),
     }
-
-
-def _license() -> str:
-    text = distribution("entropy-dynamics").read_text("licenses/LICENSE")
-    if text is None:
-        raise UserError("the installed package has no license file; install it again: pip install -e .")
-    return text

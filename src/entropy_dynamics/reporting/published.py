@@ -30,9 +30,7 @@ from entropy_dynamics.sections import parse
 MODELS = "models.json"  # the scale, and the model that ran under each name
 KEYS = ["model", "method", "seed"]
 NAME = re.compile(r"\w[\w.@=+,-]*")  # models, methods, data sets become paths, so no separator and no leading dot
-Counts = Int[np.ndarray, " problem"]
-File = tuple[Path, Run, dict[str, Any]]
-"""A file of a run, with further identifying columns, such as the data set."""
+File = tuple[Path, Run, dict[str, Any]]  # of a run, with further identifying columns, such as the data set
 COUNT_TYPES = dict.fromkeys(("seed", "problem", "correct", "samples"), np.int16) | {"temperature": np.float32}
 
 
@@ -63,8 +61,7 @@ def metrics_frame(results: Results) -> pd.DataFrame:
 def write_data(results: Results, folder: Path) -> dict[str, int]:
     """Write counts, metrics, samples and, if runs kept token samples, tokens.parquet; returns their numbers of rows.
 
-    Raises:
-        UserError: there are no evaluations or no runs, or a file is damaged.
+    Raises UserError if there are no evaluations or no runs, or if a file is damaged.
     """
     frames = {"counts": counts_frame(results), "metrics": metrics_frame(results)}
     for name, frame in frames.items():
@@ -85,12 +82,9 @@ def restore(folders: Sequence[Path], root: Path, temperature: float) -> dict[str
         root: results/<scale>, a new folder.
         temperature: temperature of the tables' evaluations.
 
-    Returns:
-        `tables`, the largest number of seeds of any method, and `extras`, the smallest.
-
-    Raises:
-        UserError: two folders share a seed or describe a model differently, a file is missing or damaged, or a name is
-            not a valid folder name.
+    Returns `tables`, the largest number of seeds of any method, and `extras`, the smallest. Raises UserError if two
+    folders share a seed or describe a model differently, a file is missing or damaged, or a name is not a valid folder
+    name.
     """
     frames = {folder: (_counts(folder), _published(folder, "metrics", "step")) for folder in folders}
     models: dict[str, tuple[Path, Model]] = {}
@@ -194,7 +188,7 @@ def _numbered(scale: str, run: Sequence[Any], number: Mapping[int, int]) -> Run:
     return Run(model, method, number[seed], stored_as(scale, model, method))
 
 
-def _samples(correct: Counts, k: int) -> pd.DataFrame:
+def _samples(correct: Int[np.ndarray, " problem"], k: int) -> pd.DataFrame:
     """Samples with the given counts. Counts do not tell which of the k are correct, nor their answers."""
     problems = np.repeat([f"{place:06d}" for place in range(len(correct))], k)
     places = np.tile(np.arange(k), len(correct))

@@ -25,18 +25,14 @@ from entropy_dynamics.reporting.templates import fill, in_digits
 from entropy_dynamics.results.files import read_jobs, read_json, write_text
 from entropy_dynamics.results.layout import PROVENANCE, Layout
 
-REFERENCES = {"laptop": Path("docs/reference/second")}
-"""Scale -> a published run with other seeds, with which the page compares a run."""
+REFERENCES = {"laptop": Path("docs/reference/second")}  # scale -> a published run with other seeds, to compare with
 
 
 def write_report(results: Results, beside: Path | None = None) -> Path:
     """Write report.html from everything in results/<scale>: verdicts, tables, figures, samples, unfinished runs.
 
-    Args:
-        beside: claims.json of another run, or its folder, with which effects are compared; None: that of `REFERENCES`.
-
-    Raises:
-        UserError: there is no such folder, or a file of the results or of the other run is missing or damaged.
+    Effects are compared with those of `beside`, claims.json of another run or its folder; None: that of `REFERENCES`.
+    Raises UserError if there is no such folder, or if a file of the results or of the other run is missing or damaged.
     """
     layout = results.layout
     if not layout.root.is_dir():

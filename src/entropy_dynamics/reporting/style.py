@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 
@@ -19,7 +20,6 @@ from entropy_dynamics.results.files import written_whole
 Look = dict[str, Any]  # keyword arguments of matplotlib
 
 WIDTH = 3.5  # inches: one column of a two-column page
-DPI = 200
 
 RC: Any = {
     "font.size": 7,
@@ -42,7 +42,7 @@ RC: Any = {
     "lines.linewidth": 1.1,
     "lines.markersize": 3,
     "hatch.linewidth": 0.5,
-    "savefig.dpi": DPI,
+    "savefig.dpi": 200,
     "pdf.fonttype": 42,  # TrueType, as journals reject matplotlib's default, Type 3
     "svg.hashsalt": "entropy-dynamics",  # for reproducible element ids
 }
@@ -146,19 +146,22 @@ def intervals(experiment: Experiment[Spec]) -> str:
     return f"{LEVEL:.0%} intervals over {experiment.seeds} and over problems"
 
 
+def error_bars(rows: pd.DataFrame, column: str, ends: str = "") -> np.ndarray:
+    """Lengths of the error bars of a column, [below and above, row], to the columns <ends>low and <ends>high."""
+    value, low, high = (rows[name].to_numpy(float) for name in (column, f"{ends}low", f"{ends}high"))
+    return np.array([value - low, high - value])
+
+
 def add_footer(figure: Figure, notes: list[str]) -> None:
     """Add small print under the figure, wrapped to its width."""
-    lines = [line for note in notes if note for line in _wrapped(note)]
+    lines = []
+    for note in notes:
+        whole = re.sub(r"\$[^$]*\$", lambda formula: formula[0].replace(" ", "\0"), note)  # mathtext cannot span lines
+        wrapped = textwrap.wrap(whole, FOOTER_CHARACTERS, break_long_words=False, break_on_hyphens=False)
+        lines += [line.replace("\0", " ") for line in wrapped]
     # The footer extends the figure instead of shrinking the axes; figure sizes allow for two lines.
     figure.set_figheight(figure.get_figheight() + 0.1 * max(0, len(lines) - 2))
     figure.supxlabel("\n".join(lines), fontsize=5.5, color="0.3", x=0.01, ha="left", linespacing=1.25)
-
-
-def _wrapped(note: str) -> list[str]:
-    """Lines of the footer. Formulas are never broken, since mathtext cannot span lines."""
-    whole = re.sub(r"\$[^$]*\$", lambda formula: formula[0].replace(" ", "\0"), note)
-    lines = textwrap.wrap(whole, FOOTER_CHARACTERS, break_long_words=False, break_on_hyphens=False)
-    return [line.replace("\0", " ") for line in lines]
 
 
 METADATA = {  # without dates and versions, so that the same numbers give the same bytes

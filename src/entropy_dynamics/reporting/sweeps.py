@@ -36,7 +36,7 @@ def draw_strength(experiment: Experiment[StrengthSpec], results: Results) -> tup
                 look = of_model if several else of_method[sweep["method"].iloc[0]] | {"linestyle": "-"}
                 dropping = sweep[(sweep["model"] == model) & (sweep["clip_fraction"] > 0)].sort_values("clip_fraction")
                 if len(dropping):
-                    ends = [dropping[column] - dropping[f"{column}_low"], dropping[f"{column}_high"] - dropping[column]]
+                    ends = style.error_bars(dropping, column, f"{column}_")
                     ax.errorbar(dropping["clip_fraction"], dropping[column], ends, elinewidth=0.6, **look)
                 for value in references.loc[references["model"] == model, column]:
                     ax.axhline(value, color=look["color"] if several else "0.4", linewidth=0.7, zorder=0.5)
@@ -51,8 +51,8 @@ def draw_strength(experiment: Experiment[StrengthSpec], results: Results) -> tup
                 ax.set_title(title)
         row[0].set_ylabel(style.pretty(textwrap.fill(results.method_label(sweep["method"].iloc[0]), 16)))
     axes[-1][1].set_xlabel("dropped tokens (%)")
-    models = [Line2D([], [], label=results.model(model).ran, **look) for model, look in styles.items()]
     if several:
+        models = [Line2D([], [], label=results.model(model).ran, **look) for model, look in styles.items()]
         figure.legend(handles=models, loc="outside upper center", ncols=1, **style.LINE_LEGEND)
     baseline = style.pretty(results.method_label(experiment.spec.baseline))
     whiskers = "" if experiment.seeds == "one seed" else f"; whiskers: {LEVEL:.0%} intervals, cut off at the frame"
@@ -119,9 +119,8 @@ def draw_matched(experiment: Experiment[MatchedSpec], results: Results) -> tuple
 
 
 def _draw_differences(ax: Axes, rows: pd.DataFrame, metric: str) -> None:
-    value, low, high = (rows[f"{metric}_matched{end}"].to_numpy(float) for end in ("", "_low", "_high"))
-    y = np.arange(len(rows))
-    ax.errorbar(value, y, xerr=[value - low, high - value], fmt="o", color="black", markersize=2, elinewidth=0.6)
+    value, ends = rows[f"{metric}_matched"], style.error_bars(rows, f"{metric}_matched", f"{metric}_matched_")
+    ax.errorbar(value, range(len(rows)), xerr=ends, fmt="o", color="black", markersize=2, elinewidth=0.6)
     ax.axvline(0, color="0.5", linewidth=0.7, linestyle=":")
     ax.set_ylim(max(len(rows), 1) - 0.5, -0.5)
     ax.set_xlim(*_around(pd.Series([0, *value])))

@@ -33,12 +33,8 @@ def _latex(text: str) -> str:
 
 
 def in_digits(entry: Mapping[str, Any], sign: str = "-") -> str:
-    """'0.00088 [0.00087, 0.00098]': an effect and its interval, to a third of half the interval at least.
-
-    Args:
-        entry: of claims.json, with an `effect`.
-        sign: "+" for a sign before positive effects, too.
-    """
+    """'0.00088 [0.00087, 0.00098]': the effect of an entry of claims.json and its interval, to a third of half the
+    interval at least. With `sign` "+", positive effects have a sign, too."""
     effect, ends = entry["effect"], [entry[end] for end in ("low", "high") if entry[end] is not None]
     half = (ends[1] - ends[0]) / 2 if ends else 0.0
     if half <= 0:

@@ -18,8 +18,7 @@ from entropy_dynamics.errors import UserError
 from entropy_dynamics.reporting.report import write_report
 
 HOST = "127.0.0.1"
-EVERY_SECONDS = 20.0
-"""Reload interval of the page; a request rewrites it if the last time is longer ago than this."""
+EVERY_SECONDS = 20.0  # reload interval of the page; a request rewrites it if the last time is longer ago than this
 
 Answer = Callable[[dict[str, str]], list[dict[str, Any]]]
 """From the query of `/answer`, with model, method, seed and problem, to responses as in `live.responses`."""

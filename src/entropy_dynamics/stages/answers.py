@@ -22,16 +22,11 @@ from entropy_dynamics.training.policy import Policy
 def answer(config: RunConfig, layout: Layout, method: str, seed: int, problem: str, folder: Path) -> Path:
     """Sample a group of answers, and write them with the statistics of every token as the samples of a step.
 
-    Weights are those that the method would give to the tokens if this group were a batch.
+    Weights are those that the method would give to the tokens if this group were a batch. `problem` is in the notation
+    3,9,7,7=6, or in the words of the training problems. Returns the file in `folder`; see `results.token_samples`.
 
-    Args:
-        problem: in the notation 3,9,7,7=6, or in the words of the training problems.
-
-    Returns:
-        the file in `folder`; see `results.token_samples`.
-
-    Raises:
-        UserError: no such policy, the scale's task is not Countdown, or `problem` is not one of its problems.
+    Raises UserError if there is no such policy, the scale's task is not Countdown, or `problem` is not one of its
+    problems.
     """
     rules, ranks = config.data.sets[TRAIN], Ranks()
     if not isinstance(rules, CountdownSet):

@@ -1,6 +1,5 @@
 """A training run: from the base model and the kept problems to policy, metrics, provenance and evaluation samples."""
 
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -165,14 +164,9 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
         trainer.push()
         samples = evaluate(config, layout, method_name, seed, ranks=ranks, sampler=sampler)
     if ranks.is_main:  # only now, because Snakemake removes the run if the job fails before
-        _check_kept([out / METRICS, out / CONFIG, out / PROVENANCE, out / "policy" / FACTS, *samples])
+        files = [out / METRICS, out / CONFIG, out / PROVENANCE, out / "policy" / FACTS, *samples]
+        if missing := [file for file in files if not file.exists()]:  # Snakemake removes outputs before a job starts
+            begun = "another job of this run has begun; checkpoints are kept: run the same command again"
+            raise UserError(f"{missing[0]} is gone: {begun}")
         checkpoints.delete()
     return out
-
-
-def _check_kept(files: Sequence[Path]) -> None:
-    """Raise UserError if one of `files` is gone: Snakemake removes a job's outputs before it starts its command."""
-    if missing := [file for file in files if not file.exists()]:
-        raise UserError(
-            f"{missing[0]} is gone: another job of this run has begun; checkpoints are kept: run the same command again"
-        )
