@@ -40,17 +40,15 @@ def gae(
         delta_t = rho_t + gamma V_{t+1} - V_t,    A_t = delta_t + gamma lam A_{t+1},    return_t = A_t + V_t
 
     t + 1 is the next response token: prompts, padding on either side and gaps inside a response are skipped. After the
-    last response token, V and A are 0. Positions outside the mask are ignored. Advantages are not whitened. Raises
-    ValueError if `rewards`, `values` and `mask` do not have the same shape [batch, token].
+    last response token, V and A are 0. Positions outside the mask are ignored. Returns (advantages, returns), in the
+    dtype of `values`, 0 outside the mask; advantages are not whitened. Raises ValueError if `rewards`, `values` and
+    `mask` do not have the same shape [batch, token].
 
     Args:
         rewards: rho per token; a reward for the whole response goes to its last token, with 0 at the others.
         values: V, the critic's value before each token.
         gamma: discount factor.
         lam: GAE's lambda; 1 gives A_t = (discounted future reward) - V_t.
-
-    Returns:
-        (advantages, returns), in the dtype of `values`, 0 outside the mask.
     """
     if not (rewards.ndim == 2 and rewards.shape == values.shape == mask.shape):
         shapes = ", ".join(str(tuple(x.shape)) for x in (rewards, values, mask))

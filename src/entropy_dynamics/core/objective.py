@@ -69,14 +69,10 @@ def clipped_loss(
 
         loss = max(-A r, -A clip(r, 1 - clip_low, 1 + clip_high)),   for A < 0 at most -A dual_clip
 
-    Strictly on-policy (`logp_old = logp.detach()`) r is exactly 1 and the gradient is -A grad logp.
-
-    Args:
-        logp: log probability of the sampled tokens under the policy being trained, nats; carries the gradient.
-        logp_old: the same under the policy that sampled them; always detached.
-        mask: non-zero on response tokens; elsewhere the result is arbitrary and has no gradient.
-        clip_low, clip_high: PPO's clipping range.
-        dual_clip: upper bound on the loss of a token with A < 0, in units of |A|; at least 1, `inf` turns it off.
+    Strictly on-policy (`logp_old = logp.detach()`) r is exactly 1 and the gradient is -A grad logp. `logp`, of the
+    sampled tokens under the policy being trained, nats, carries the gradient; `logp_old`, under the policy that sampled
+    them, is always detached. Outside the mask the result is arbitrary and has no gradient. A `dual_clip` is at least 1;
+    `inf` turns it off.
     """
     ratio = importance_ratio(logp, logp_old, mask)
     loss = torch.maximum(-advantages * ratio, -advantages * ratio.clamp(1 - clip_low, 1 + clip_high))
@@ -106,12 +102,9 @@ def effective_advantages(
     Both require a derivative that does not depend on the sampled token; SimKO's contains the advantage of the sampled
     token, so its coefficient is an approximation.
 
-    Args:
-        loss_of: the loss as a function of `logp`, `entropy` and, if given, `top_logp`; differentiated at their values,
-            outside their graphs.
-        logp: log probability of the sampled tokens, nats.
-        entropy: entropy of the distributions they were sampled from, nats.
-        top_logp: log probability of the most likely tokens of these distributions, nats.
+    `loss_of` is the loss as a function of `logp` (of the sampled tokens), `entropy` (of the distributions they were
+    sampled from) and, if given, `top_logp` (of the most likely tokens of these), nats. It is differentiated at their
+    values, outside their graphs.
     """
     values = [logp, entropy, *([] if top_logp is None else [top_logp])]
     with torch.enable_grad():

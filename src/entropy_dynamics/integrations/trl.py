@@ -46,7 +46,6 @@ def make_grpo_trainer(
         through: how the weights enter TRL's loss: through advantages [batch, token], or through the loss mask, which
             allows only 0 and 1. By default the advantages with the tested version of TRL, otherwise the mask: TRL's own
             trainers have one advantage per sequence, so the loss of a later version may broadcast others wrongly.
-        params: the method's hyper-parameters.
     """
     if missing := [hook for hook in HOOKS if not hasattr(trainer, hook)]:
         raise UserError(
