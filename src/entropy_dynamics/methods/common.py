@@ -38,7 +38,8 @@ def outliers(
 ) -> Chosen:
     """Values more than `mu` batch standard deviations below the mean (or zero), or `mu_plus` (None: `mu`) above it."""
     values, response = values.double(), mask.bool()
-    if not response.any() or (sigma := values[response].std(correction=0)) < 1e-12:  # as in the released code
+    # Without a spread there are no outliers; the released code has the same bound.
+    if not response.any() or (sigma := values[response].std(correction=0)) < 1e-12:
         return torch.zeros_like(response)
     deviation = (values - batch_mean(values, mask) if about == "mean" else values) / sigma
     return (deviation < -mu) | (deviation > (mu if mu_plus is None else mu_plus))
