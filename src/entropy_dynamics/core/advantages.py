@@ -17,16 +17,8 @@ def group_advantages(
 
     A group of equal rewards gets exactly 0: otherwise the rounding error of its mean, divided by 1e-6, would push the
     whole group in one direction. For a group of one, the mean is taken as 0 and the std as 1 (verl, Trinity-RFT).
-
-    Args:
-        groups: rollouts of one prompt share a number; in any order, of any size.
-        scale: divide by the standard deviation.
-
-    Returns:
-        One advantage per rollout, shared by all of its tokens; fp32 or wider, whatever the dtype of `rewards`.
-
-    Raises:
-        ValueError: `rewards` and `groups` do not have the same shape [batch].
+    Without `scale`, advantages are not divided by the std. The result is fp32 or wider, whatever the dtype of
+    `rewards`. Raises ValueError if `rewards` and `groups` do not have the same shape [batch].
     """
     if rewards.ndim != 1 or rewards.shape != groups.shape:
         raise ValueError(f"rewards {tuple(rewards.shape)} and groups {tuple(groups.shape)} must both be [batch]")
@@ -48,19 +40,15 @@ def gae(
         delta_t = rho_t + gamma V_{t+1} - V_t,    A_t = delta_t + gamma lam A_{t+1},    return_t = A_t + V_t
 
     t + 1 is the next response token: prompts, padding on either side and gaps inside a response are skipped. After the
-    last response token, V and A are 0. Positions outside the mask are ignored. Advantages are not whitened.
+    last response token, V and A are 0. Positions outside the mask are ignored. Returns (advantages, returns), in the
+    dtype of `values`, 0 outside the mask; advantages are not whitened. Raises ValueError if `rewards`, `values` and
+    `mask` do not have the same shape [batch, token].
 
     Args:
         rewards: rho per token; a reward for the whole response goes to its last token, with 0 at the others.
         values: V, the critic's value before each token.
         gamma: discount factor.
         lam: GAE's lambda; 1 gives A_t = (discounted future reward) - V_t.
-
-    Returns:
-        (advantages, returns), in the dtype of `values`, 0 outside the mask.
-
-    Raises:
-        ValueError: `rewards`, `values` and `mask` do not have the same shape [batch, token].
     """
     if not (rewards.ndim == 2 and rewards.shape == values.shape == mask.shape):
         shapes = ", ".join(str(tuple(x.shape)) for x in (rewards, values, mask))

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
-from entropy_dynamics.core.shapes import PerPosition
+from entropy_dynamics.core.shapes import PerPosition, Scalar
 
 Distribution = Float[Tensor, "*position vocab"]
 Token = Int[Tensor, "*position"]
@@ -44,14 +44,10 @@ def entropy_change_gradient_step(p: Distribution, token: Token, alpha: float | P
 
 
 def expected_centered_score(p: Distribution, behavior: Distribution | None = None) -> PerPosition:
-    """Corollary 1 (eq. 11), or 1.1 with `behavior`: E_{k~p'}[r_k (S_k - E_{i~p}[S_i])] = 0, r = p / p'.
+    """Corollary 1 (eq. 11), or 1.1 with `behavior`: E_{k~p'}[r_k (S_k - E_{i~p}[S_i])] = 0, r = p / p', nats.
 
-    Args:
-        behavior: the sampling policy p'; None is on-policy, p' = p.
-
-    Returns:
-        Zero up to rounding, nats, provided that p' > 0 wherever p > 0. Otherwise the items that p' cannot sample are
-        left out, and the result is not zero.
+    `behavior` is the sampling policy p'; None is on-policy, p' = p. The result is zero up to rounding, provided that
+    p' > 0 wherever p > 0. Otherwise the items that p' cannot sample are left out, and it is not zero.
     """
     sampling, ratio = _sampling_and_ratio(p, behavior)
     return (sampling * ratio * _centered(p)).sum(-1)
@@ -60,15 +56,11 @@ def expected_centered_score(p: Distribution, behavior: Distribution | None = Non
 def expected_entropy_change(
     p: Distribution, advantages: Distribution, eta: float, behavior: Distribution | None = None
 ) -> PerPosition:
-    """Corollary 3 (eq. 13), or 3.1 (eq. 27) with `behavior`: -eta Cov_{k~p'}(A_k, r_k (S_k - E_{i~p}[S_i])).
+    """Corollary 3 (eq. 13), or 3.1 (eq. 27) with `behavior`: -eta Cov_{k~p'}(A_k, r_k (S_k - E_{i~p}[S_i])), nats.
 
-    Args:
-        advantages: the (latent) advantage of every vocabulary item.
-        eta: learning rate on the logits.
-        behavior: the sampling policy p'; None is on-policy, p' = p and r = 1.
-
-    Returns:
-        The expectation of the entropy change of Theorem 2 over the sampled item, nats.
+    It is the expectation over the sampled item of the entropy change of Theorem 2. `advantages` are the (latent) ones
+    of all vocabulary items, `eta` is the learning rate on the logits, and `behavior` is as in
+    `expected_centered_score`.
     """
     sampling, ratio = _sampling_and_ratio(p, behavior)
     mean_advantage = (sampling * advantages).sum(-1, keepdim=True)
@@ -81,21 +73,15 @@ def batch_entropy_change(
     mask: Shaped[Tensor, "*position"],
     eta: float,
     ratio: PerPosition | None = None,
-) -> Float[Tensor, ""]:
+) -> Scalar:
     """Corollary 4 (eq. 14), or 4.1 (eq. 28) with `ratio`: -eta Cov_B(A, r (S_* - E[S])).
 
-    The covariance is the population covariance over the batch's N tokens (divisor N). It differs from the plain mean of
-    Theorem 2 by eta mean(A) mean(r S_c), whose expectation is zero (Corollary 2, eq. 12; 2.1, eq. 25).
+    It is the mean entropy change over the batch's tokens, nats; NaN if the mask is empty. The covariance is the
+    population covariance over these N tokens (divisor N). It differs from the plain mean of Theorem 2 by
+    eta mean(A) mean(r S_c), whose expectation is zero (Corollary 2, eq. 12; 2.1, eq. 25).
 
-    Args:
-        advantages: A of the sampled tokens.
-        s_centered: S_* - E[S] of the sampled tokens, nats.
-        mask: non-zero on response tokens; other positions are never read.
-        eta: learning rate on the logits.
-        ratio: importance ratio of the sampled tokens; None is on-policy, r = 1.
-
-    Returns:
-        The mean entropy change over the batch's tokens, nats; NaN if the mask is empty.
+    `s_centered` is S_* - E[S] of the sampled tokens, nats, and `ratio` their importance ratio; None is on-policy,
+    r = 1. Positions outside the mask are never read. `eta` is the learning rate on the logits.
     """
     response = mask.bool()
     factors = s_centered[response] if ratio is None else s_centered[response] * ratio[response]

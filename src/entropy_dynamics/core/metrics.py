@@ -27,10 +27,9 @@ def entropy_metrics(
     plain gradient step of size `learning_rate` on the logits: an optimizer's step differs in size, so only sign and
     correlation are comparable.
 
-    Args:
-        ratio: importance ratios p / p', where a policy p' other than that of `stats` sampled. `s_centered_mean`, the
-            three `neg_cov` and `predicted_entropy_change` then have r S_c in place of S_c (Corollaries 2.1 and 4.1);
-            `s_centered_std` and `s_centered_positive_top` are of S_c itself.
+    `ratio` holds the importance ratios p / p', where a policy p' other than that of `stats` sampled. `s_centered_mean`,
+    the three `neg_cov` and `predicted_entropy_change` then have r S_c in place of S_c (Corollaries 2.1 and 4.1);
+    `s_centered_std` and `s_centered_positive_top` are of S_c itself.
     """
     advantage, weight, s_centered = (x[mask].double() for x in (advantages, weights, stats.s_centered))
     reweighted = s_centered if ratio is None else s_centered * ratio[mask].double()
@@ -79,10 +78,8 @@ def lens_metrics(stats: TokenStats, advantages: PerRollout, effective: PerToken,
     tokens; positive values raise the entropy (Theorem 1). `..._kept` uses the effective advantage instead of A. Tokens
     with A = 0 are assigned by the sign of the effective advantage.
 
-    Args:
-        stats: under the policy before the first update on the batch.
-        advantages: A, GRPO's advantage of every rollout.
-        effective: the method's effective advantages (`effective_advantages`).
+    `stats` are under the policy before the first update on the batch, `advantages` are GRPO's (A), and `effective` the
+    method's (`effective_advantages`).
     """
     method, s_star = effective[mask].double(), stats.s_star[mask].double()
     grpo = advantages[:, None].expand(mask.shape)[mask].double()

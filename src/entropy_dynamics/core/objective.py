@@ -11,15 +11,18 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from entropy_dynamics.core.groups import Grouping
-from entropy_dynamics.core.shapes import Groups, Mask, PerPosition, PerToken
+from entropy_dynamics.core.shapes import Divisors, Groups, Mask, PerPosition, PerToken, Scalar
 
 LOG_RATIO_LIMIT = 20.0  # exp(20) is finite in every dtype used in training except fp16
 
 
 def token_divisors(
     weights: PerToken, mask: Mask, groups: Groups, *, scope: str = "global_token", denominator: str = "kept"
-) -> Float[Tensor, "batch 1"]:
+) -> Divisors:
     """Loss divisor of each row's tokens: the loss of an update is sum(token loss * weights / divisors).
+
+    Divisors are at least 1. A group or sequence in which no token counts still counts in the mean over groups or
+    sequences. Raises ValueError for an unknown scope or denominator.
 
     Args:
         weights: a method's token weights, 0 = dropped. All rows of an update, not only of a micro-batch.
@@ -28,13 +31,6 @@ def token_divisors(
             group's token mean (eq. 1 of the paper, averaged over prompts); or `per_sequence`, the same over rows.
         denominator: the tokens that a token mean counts: `kept`, the response tokens with a weight above 0 (as in the
             released Clip_B and Clip_V), or `all` response tokens.
-
-    Returns:
-        Divisors of at least 1. A group or sequence in which no token counts still counts in the mean over groups or
-        sequences.
-
-    Raises:
-        ValueError: an unknown scope or denominator.
     """
     if denominator not in ("kept", "all"):
         raise ValueError(f"denominator is {denominator!r}; it should be 'kept' or 'all'")
@@ -73,14 +69,10 @@ def clipped_loss(
 
         loss = max(-A r, -A clip(r, 1 - clip_low, 1 + clip_high)),   for A < 0 at most -A dual_clip
 
-    Strictly on-policy (`logp_old = logp.detach()`) r is exactly 1 and the gradient is -A grad logp.
-
-    Args:
-        logp: log probability of the sampled tokens under the policy being trained, nats; carries the gradient.
-        logp_old: the same under the policy that sampled them; always detached.
-        mask: non-zero on response tokens; elsewhere the result is arbitrary and has no gradient.
-        clip_low, clip_high: PPO's clipping range.
-        dual_clip: upper bound on the loss of a token with A < 0, in units of |A|; at least 1, `inf` turns it off.
+    Strictly on-policy (`logp_old = logp.detach()`) r is exactly 1 and the gradient is -A grad logp. `logp`, of the
+    sampled tokens under the policy being trained, nats, carries the gradient; `logp_old`, under the policy that sampled
+    them, is always detached. Outside the mask the result is arbitrary and has no gradient. A `dual_clip` is at least 1;
+    `inf` turns it off.
     """
     ratio = importance_ratio(logp, logp_old, mask)
     loss = torch.maximum(-advantages * ratio, -advantages * ratio.clamp(1 - clip_low, 1 + clip_high))
@@ -88,13 +80,13 @@ def clipped_loss(
     return torch.minimum(loss, dual)
 
 
-def weighted_sum(token_loss: PerPosition, multipliers: PerPosition) -> Float[Tensor, ""]:
+def weighted_sum(token_loss: PerPosition, multipliers: PerPosition) -> Scalar:
     """sum_t multiplier_t * loss_t over tokens with a non-zero multiplier, so padding may hold anything."""
     return torch.where(multipliers != 0, token_loss * multipliers, 0.0).sum()
 
 
 def effective_advantages(
-    loss_of: Callable[..., Float[Tensor, ""]],
+    loss_of: Callable[..., Scalar],
     logp: PerToken,
     entropy: PerToken,
     top_logp: Float[Tensor, "batch token top"] | None = None,
@@ -110,12 +102,9 @@ def effective_advantages(
     Both require a derivative that does not depend on the sampled token; SimKO's contains the advantage of the sampled
     token, so its coefficient is an approximation.
 
-    Args:
-        loss_of: the loss as a function of `logp`, `entropy` and, if given, `top_logp`; differentiated at their values,
-            outside their graphs.
-        logp: log probability of the sampled tokens, nats.
-        entropy: entropy of the distributions they were sampled from, nats.
-        top_logp: log probability of the most likely tokens of these distributions, nats.
+    `loss_of` is the loss as a function of `logp` (of the sampled tokens), `entropy` (of the distributions they were
+    sampled from) and, if given, `top_logp` (of the most likely tokens of these), nats. It is differentiated at their
+    values, outside their graphs.
     """
     values = [logp, entropy, *([] if top_logp is None else [top_logp])]
     with torch.enable_grad():
@@ -132,11 +121,8 @@ def effective_advantages(
 def value_loss(values: PerPosition, values_old: PerPosition, returns: PerPosition, *, clip: float) -> PerPosition:
     """A critic's loss per token, clipped as in PPO: 0.5 max((V - R)^2, (clip(V, V_old - c, V_old + c) - R)^2).
 
-    Args:
-        values: V of the critic being trained; carries the gradient.
-        values_old: V when the advantages were estimated.
-        returns: R.
-        clip: c, how far V may move before its gradient vanishes; `inf` turns clipping off.
+    V carries the gradient; V_old is V when the advantages were estimated. `clip` is c, how far V may move before its
+    gradient vanishes; `inf` turns clipping off.
     """
     clipped = values_old + (values - values_old).clamp(-clip, clip)
     return 0.5 * torch.maximum((values - returns).square(), (clipped - returns).square())

@@ -1,8 +1,7 @@
-"""Statistics that need a second pass over the vocabulary, tile by tile like the first.
+"""Statistics that need a second pass over the vocabulary, tile by tile like the first, in PyTorch on every device.
 
 The mass of the tokens above a fraction of the largest probability needs one because its threshold is known only after
-the first pass; the most likely tokens need one because their gradient needs their indices. Both use PyTorch on every
-device, including a GPU, where the first pass uses Triton kernels.
+the first pass; the most likely tokens need one because their gradient needs their indices.
 """
 
 from collections.abc import Iterator
@@ -20,11 +19,7 @@ def most_likely(
 ) -> tuple[Int[Tensor, "rows count"], Float[Tensor, "rows count"]]:
     """The `count` most likely tokens of every row and their logits, fp32, in descending order.
 
-    Args:
-        given: logits, or hidden states when `weight` is given.
-
-    Raises:
-        ValueError: the vocabulary has fewer than `count` tokens.
+    Raises ValueError if the vocabulary has fewer than `count` tokens.
     """
     if count > (vocabulary := tiles.vocabulary_size(given, weight)):
         raise ValueError(f"top is {count}; the vocabulary has {vocabulary} tokens")
@@ -40,12 +35,9 @@ def most_likely(
 def log_mass_above(
     given: Given, weight: Weight, log_normalizer: PerRow, threshold: PerRow, temperature: float
 ) -> PerRow:
-    """log of the sum of p over the tokens with log p >= `threshold`, nats; at most 0.
+    """log of the sum of p over the tokens with log p >= `threshold`, of every row, nats; at most 0.
 
-    Args:
-        given: logits, or hidden states when `weight` is given.
-        log_normalizer: log sum e^(logit / temperature) of every row.
-        threshold: of every row, nats.
+    `log_normalizer` is log sum e^(logit / temperature) of every row.
     """
     mass = torch.zeros(len(given), device=given.device)
     for rows, _, logits in _tiles(given, weight):

@@ -86,8 +86,7 @@ class TokenStats:
 
     def columns(self) -> dict[str, Tensor]:
         """The statistics that are not None, by name."""
-        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return {name: column for name, column in fields.items() if column is not None}
+        return {name: column for name, column in vars(self).items() if column is not None}
 
 
 def token_stats(
@@ -100,7 +99,11 @@ def token_stats(
     top: int = 0,
     min_p: float = 0.0,
 ) -> TokenStats:
-    """Statistics of `tokens` under softmax(logits / temperature).
+    """Per-position statistics of `tokens` under softmax(logits / temperature), fp32, in nats.
+
+    The gradient of `logp` flows into the logits, or into the hidden states and the weight. `top` or `min_p` above 0
+    takes a second pass over the vocabulary. Raises ValueError if `tokens` does not have the leading shape of the first
+    argument, or if `top` exceeds the vocabulary.
 
     Args:
         logits_or_hidden: logits, or hidden states when `weight` is given.
@@ -109,16 +112,8 @@ def token_stats(
             exists at a time.
         temperature: sampling temperature of the policy.
         entropy_gradient: let gradients flow through `entropy` too, as an entropy bonus needs.
-        top: number of most likely tokens in `top_logp`; above 0 it takes a second pass over the vocabulary.
-        min_p: `proxy_logp` drops tokens below this fraction of the largest probability; above 0 it takes a second pass
-            over the vocabulary.
-
-    Returns:
-        Per-position statistics, fp32, in nats. The gradient of `logp` flows into the logits, or into the hidden states
-        and the weight.
-
-    Raises:
-        ValueError: `tokens` does not have the leading shape of the first argument, or `top` exceeds the vocabulary.
+        top: number of most likely tokens in `top_logp`.
+        min_p: `proxy_logp` drops tokens below this fraction of the largest probability.
     """
     if logits_or_hidden.shape[:-1] != tokens.shape:
         raise ValueError(f"tokens {tuple(tokens.shape)} do not fit {tuple(logits_or_hidden.shape)}")
@@ -329,11 +324,10 @@ def _works_on(device: torch.device, dtype: torch.dtype) -> bool:
     # Relative to the norm of each result: E[S] is a thousand times smaller than the entropy. In bf16, PyTorch rounds
     # the logits and the kernels do not.
     bound = 1e-3 if dtype == torch.float32 else 0.05
-    close = [(fast - plain).norm() <= bound * plain.norm() for fast, plain in zip(*results, strict=True)]
-    if not all(close):  # NaN fails too
+    agree = all((fast - plain).norm() <= bound * plain.norm() for fast, plain in zip(*results, strict=True))
+    if not agree:  # as with NaN
         warnings.warn(f"Triton kernels for token statistics are wrong in {dtype} on {device}: not used", stacklevel=2)
-        return False
-    return True
+    return agree
 
 
 def _small_case(device: torch.device, dtype: torch.dtype) -> list[Tensor]:

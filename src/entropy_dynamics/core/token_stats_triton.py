@@ -197,19 +197,11 @@ def sums_of_hidden(
     parts = triton.cdiv(columns, tiles)
     sums = torch.empty(parts, 5, rows, device=hidden.device)
     z_token = torch.empty(rows, device=hidden.device)
+    tensors = hidden, weight, tokens.contiguous(), sums, z_token
+    sizes = rows, vocabulary, depth, tiles, parts, hidden.stride(0), weight.stride(0)
     _hidden_kernel[(row_blocks * parts,)](
-        hidden,
-        weight,
-        tokens.contiguous(),
-        sums,
-        z_token,
-        rows,
-        vocabulary,
-        depth,
-        tiles,
-        parts,
-        hidden.stride(0),
-        weight.stride(0),
+        *tensors,
+        *sizes,
         LOG2_E / temperature,
         ROWS=height,
         COLUMNS=width,
@@ -240,16 +232,12 @@ def gradient(
         return
     logits = _dense_rows(logits)
     block = min(BLOCK, triton.next_power_of_2(width))
-    per_row = [x.contiguous() for x in (tokens, log_normalizer, grad_logp, entropy)]
+    per_row = tokens, log_normalizer, grad_logp, entropy, grad_logp if grad_entropy is None else grad_entropy
     _gradient_kernel[(rows, triton.cdiv(width, block))](
         logits,
         out,
-        *per_row,
-        grad_logp if grad_entropy is None else grad_entropy.contiguous(),
-        first,
-        width,
-        logits.stride(0),
-        out.stride(0),
+        *(x.contiguous() for x in per_row),
+        *(first, width, logits.stride(0), out.stride(0)),
         temperature,
         LOG2_E,
         ENTROPY=grad_entropy is not None,

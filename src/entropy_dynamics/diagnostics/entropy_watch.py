@@ -106,8 +106,7 @@ def describe(metrics: pd.DataFrame, source: str, column: str | None = None) -> s
         f"over by step {halfway}; it moved fastest between the steps {first} and {last}, by {window[last]:+.2g} nats "
         "per step."
     )
-    reached = [] if reward is None else [step for step in (first, last) if pd.notna(reward.get(step))]
-    if len(reached) == 2:
+    if reward is not None and pd.notna(reward.get(first)) and pd.notna(reward.get(last)):
         text.append(f"Over these steps {reward.name} went from {reward[first]:.3g} to {reward[last]:.3g}.")
     if set(PARTS) <= set(metrics):
         falls = metrics[list(SOURCES)].sum().abs()

@@ -39,14 +39,13 @@ def pass_at_k_table(
     those of the second minus the first on the problems that both have. There is a note for each file that lacks grades,
     one if a file has problems that the other lacks, and one about the difference at all k at once (`simultaneous`).
 
+    Raises UserError for an unreadable file, a folder without files, a missing column, samples without a problem, no
+    grades at all, grades of other values, more than 8 parts of a file, or two files without a common problem.
+
     Args:
         problem, correct: column names, if not among the known ones. Samples without a grade are left out, which is
             unbiased if grades are missing independently of the answer.
         threshold: smallest grade of a correct answer; None: grades are true or false, 1, 0 or -1, and 1 is correct.
-
-    Raises:
-        UserError: an unreadable file, a folder without files, a missing column, samples without a problem, no grades
-            at all, grades of other values, more than 8 parts of a file, or two files without a common problem.
     """
     read, missing = zip(*(_counts(file, problem, correct, threshold) for file in files), strict=True)
     notes = list(filter(None, missing))

@@ -71,17 +71,14 @@ def read_metrics(run: Path, column: str | None = None) -> tuple[pd.DataFrame, st
 
     There is a note for each file that logs the entropy of a step more than once, and one for an entropy of NaN, as
     opposed to a step without entropy. Parquet files do not distinguish the two: a null is NaN in the `entropy` of our
-    metrics.parquet, which has one in every row, and missing in others.
+    metrics.parquet, which has one in every row, and missing in others. Raises UserError if the file does not exist, is
+    unreadable, or has no rows or several runs, or if a step or an entropy is infinite or not a number.
 
     Args:
         run: our metrics.parquet, TRL's trainer_state.json, metrics as JSONL (prime-rl, Tinker, verl's file logger), a
             CSV file exported by W&B or TensorBoard or any parquet file; or a folder that contains one of these. If a
             folder has several kinds, the first one that logs an entropy is used.
         column: the entropy column; by default the first of `ENTROPY` that exists.
-
-    Raises:
-        UserError: no such file, it is unreadable, it has no rows or several runs, or a step or an entropy is infinite
-            or not a number.
     """
     names = (column,) if column else ENTROPY
     frames = _frames(run, names)

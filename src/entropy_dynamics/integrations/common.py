@@ -22,8 +22,8 @@ HOST_STEPS = ("shape_rewards", "advantages", "loss_coefficients", "token_loss", 
 def token_weight_method(name: str, params: dict[str, Any], trainer: str) -> Method:
     """Load the method `name`, which must act through token weights only, as the trainer keeps its advantages and loss.
 
-    Raises:
-        UserError: the method does more than that, a parameter belongs to the trainer, or an unknown name or value.
+    Raises UserError if the method does more than that, if a parameter belongs to the trainer, or if a name or value is
+    unknown.
     """
     if taken := [key for key in HOST_SETTINGS if key in params]:
         raise UserError(f"{taken[0]} belongs to the loss, which is {trainer}'s: set it there")
@@ -48,10 +48,8 @@ def weighting(trainer: str, name: str, **params: Any) -> Callable[[Tensor, Tenso
     """A function (advantages, logp, entropy, mask) -> advantages times token weights, for a micro-batch.
 
     All of its arguments are [batch, token]; log p and entropies are in nats, at the same temperature. It is for
-    trainers that compute no more than these, and is called by a line added to their source.
-
-    Raises:
-        UserError: as for `token_weight_method`, or the method needs E[S].
+    trainers that compute no more than these, and is called by a line added to their source. Raises UserError as
+    `token_weight_method` does, and if the method needs E[S].
     """
     method = token_weight_method(name, params, trainer)
     if method.uses_s_expected:

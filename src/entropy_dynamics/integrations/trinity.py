@@ -32,8 +32,7 @@ class EntropyControl(AdvantageFn):  # type: ignore[misc]
     def __call__(self, exps: Any, **_: Any) -> tuple[Any, dict[str, float]]:
         """Write `advantages`, `returns` and, with the denominator `kept`, `response_mask` into Trinity's DataProto.
 
-        Raises:
-            UserError: a tensor is missing, such as `necs` for Clip_V.
+        Raises UserError if a tensor is missing, such as `necs` for Clip_V.
         """
         if missing := [name for name in FIELDS if name not in exps.batch]:
             raise UserError(f"Trinity's batch has no {missing[0]}: set algorithm.bypass_old_logprobs to false")

@@ -39,15 +39,13 @@ def make_grpo_trainer(
 ) -> "type[GRPOTrainer]":
     """Create a subclass of `trainer`, TRL's GRPOTrainer or a subclass of it, that weights tokens by `method`.
 
+    Raises UserError for an unsuitable method or parameter, or a trainer without the methods that are overridden here.
+
     Args:
         method: a method that acts through token weights; `grpo` changes nothing, but reports the metrics.
         through: how the weights enter TRL's loss: through advantages [batch, token], or through the loss mask, which
             allows only 0 and 1. By default the advantages with the tested version of TRL, otherwise the mask: TRL's own
             trainers have one advantage per sequence, so the loss of a later version may broadcast others wrongly.
-        params: the method's hyper-parameters.
-
-    Raises:
-        UserError: an unsuitable method or parameter, or a trainer without the methods that are overridden here.
     """
     if missing := [hook for hook in HOOKS if not hasattr(trainer, hook)]:
         raise UserError(

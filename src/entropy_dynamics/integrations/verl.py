@@ -52,15 +52,16 @@ class EntropyControlTrainer(PPOTrainerSync):  # type: ignore[misc]
         if self.global_steps - 1 in sampled_steps(self.total_training_steps):  # verl counts from 1
             self._write_samples(batch, data, stats, weights)
         advantages, mask = data.batch["advantages"], data.batch["response_mask"]
-        metrics.update(reported_metrics(stats, advantages, weights, mask, self.learning_rate))
+        learning_rate = float(self.config.actor_rollout_ref.actor.optim.lr)
+        metrics.update(reported_metrics(stats, advantages, weights, mask, learning_rate))
         changed = apply_weights(self.entropy_control, data, weights)
         fields = {name: response_to_nested(data.batch[name], lengths) for name in changed}
         return tq.kv_batch_put(**where, fields=TensorDict(fields, batch_size=len(batch)))
 
     def _write_samples(self, batch: Any, data: Any, stats: TokenStats, weights: Tensor) -> None:
         """Write responses of this step with the statistics of every token, for `entropy-dynamics lens`."""
-        of_batch = {"keys": batch.keys, "partition_id": batch.partition_id}
-        stored = tq.kv_batch_get(**of_batch, select_fields=["uid", "prompts", "responses"])
+        fields = ["uid", "prompts", "responses"]
+        stored = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=fields)
         uids, prompts, ids = list(stored["uid"]), stored["prompts"].unbind(), stored["responses"].to_padded_tensor(0)
         mask, advantages = data.batch["response_mask"], data.batch["advantages"]
         # verl shuffles prompts to balance its ranks, and fills the batch up with rows without response tokens
@@ -75,16 +76,11 @@ class EntropyControlTrainer(PPOTrainerSync):  # type: ignore[misc]
         tensors = (mask[rows], ids[rows], stats.map(lambda values: values[rows]), advantages[rows], weights[rows])
         write_token_samples(path, groups, *tensors, lambda token: self.tokenizer.decode([token]), response)
 
-    @property
-    def learning_rate(self) -> float:
-        return float(self.config.actor_rollout_ref.actor.optim.lr)
-
 
 def method_of(config: Any) -> Method:
     """The method in verl's config.
 
-    Raises:
-        UserError: the config names none, verl cannot run it, or verl is set up not to recompute the entropy.
+    Raises UserError if it names none, if verl cannot run it, or if verl is set up not to recompute the entropy.
     """
     params = OmegaConf.to_container(config.get("entropy_control") or OmegaConf.create())
     assert isinstance(params, dict)
@@ -105,8 +101,7 @@ def method_of(config: Any) -> Method:
 def token_weights(method: Method, data: Any, generator: torch.Generator) -> tuple[TokenStats, Tensor]:
     """Statistics and weight of every token of a DataProto with the padded tensors of `FIELDS`; E[S] is NaN.
 
-    Raises:
-        UserError: a tensor is missing.
+    Raises UserError if a tensor is missing.
     """
     if missing := [name for name in FIELDS if name not in data.batch]:
         raise UserError(f"verl's batch has no {missing[0]}, which entropy control reads")

@@ -17,16 +17,20 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 from pydantic import Field
 
 from entropy_dynamics.errors import UserError, nearest
-from entropy_dynamics.sections import Section, parse
+from entropy_dynamics.sections import Section, Threshold, parse
 
 if TYPE_CHECKING:
     import torch
-    from jaxtyping import Float
 
-    from entropy_dynamics.core.shapes import Groups, Mask, PerRollout, PerToken
+    from entropy_dynamics.core.shapes import Divisors, Groups, Mask, PerRollout, PerToken
     from entropy_dynamics.core.token_stats import TokenStats
 
 M = TypeVar("M", bound="type[Method]")
+# Types of parameters for which some methods have another default.
+Denominator = Literal["kept", "all"]
+LossScope = Literal["global_token", "per_group", "per_sequence"]
+ClipLow = Annotated[float, Field(gt=0, le=1)]
+DualClip = Annotated[float, Field(gt=1, allow_inf_nan=True)]
 
 _METHODS: dict[str, type[Method]] = {}
 
@@ -34,15 +38,15 @@ _METHODS: dict[str, type[Method]] = {}
 class Method(Section):
     """Base class of all methods. By itself it is GRPO: every response token has weight 1 in PPO's clipped objective."""
 
-    denominator: Literal["kept", "all"] = "all"
+    denominator: Denominator = "all"
     """Tokens counted by a token mean: all response tokens, or only those with a weight above 0."""
-    loss_scope: Literal["global_token", "per_group", "per_sequence"] = "global_token"
+    loss_scope: LossScope = "global_token"
     """Mean over all tokens of the update, or mean over groups or sequences of the token mean within each."""
-    clip_low: Annotated[float, Field(gt=0, le=1)] = 0.2
+    clip_low: ClipLow = 0.2
     """PPO clips the importance ratio from below at 1 - clip_low."""
-    clip_high: Annotated[float, Field(gt=0, allow_inf_nan=True)] = 0.2
+    clip_high: Threshold = 0.2
     """PPO clips the importance ratio from above at 1 + clip_high."""
-    dual_clip: Annotated[float, Field(gt=1, allow_inf_nan=True)] = 3.0
+    dual_clip: DualClip = 3.0
     """Upper bound on the loss of a token with A < 0, in units of |A|."""
 
     per_update: ClassVar[bool] = False
@@ -80,7 +84,7 @@ class Method(Section):
     def shape_rewards(self, rewards: PerRollout, groups: Groups, mean_logp: PerRollout) -> PerRollout:
         """The rewards from which advantages are computed; unchanged by default.
 
-        `mean_logp` is that of each response's tokens under the policy that sampled it, nats.
+        `mean_logp` is the mean over each response's tokens under the policy that sampled it, nats.
         """
         return rewards
 
@@ -99,7 +103,7 @@ class Method(Section):
         generator: torch.Generator | None = None,
         logp_old: PerToken | None = None,
     ) -> PerToken:
-        """Weight of every token's loss: 1 = as in GRPO, 0 = dropped.
+        """Weight of every token's loss, fp32: 1 = as in GRPO, 0 = dropped and wherever the mask is 0.
 
         Thresholds and other batch statistics are computed over the whole batch of an update, across micro-batches and
         ranks, so that a mask never depends on how the batch was split.
@@ -109,9 +113,6 @@ class Method(Section):
             mask: non-zero on response tokens; other tensors are arbitrary where it is 0.
             generator: for methods that draw tokens at random; seeded by run and step.
             logp_old: log p under the policy that sampled the tokens, nats; None: `stats.logp`.
-
-        Returns:
-            Weights, fp32, 0 wherever the mask is 0.
         """
         return mask.float()
 
@@ -159,11 +160,8 @@ class Method(Section):
             logp, logp_old, advantages, mask, clip_low=self.clip_low, clip_high=self.clip_high, dual_clip=self.dual_clip
         )
 
-    def divisors(self, weights: PerToken, mask: Mask, groups: Groups) -> Float[torch.Tensor, "batch 1"]:
-        """Loss divisor of each row's tokens, which defines how tokens are averaged (see `token_divisors`).
-
-        `weights`, the token weights, `mask` and `groups` are of all rows of the update.
-        """
+    def divisors(self, weights: PerToken, mask: Mask, groups: Groups) -> Divisors:
+        """Loss divisor of each row's tokens, which defines how tokens are averaged, given all rows of the update."""
         from entropy_dynamics.core.objective import token_divisors
 
         return token_divisors(weights, mask, groups, scope=self.loss_scope, denominator=self.denominator)

@@ -7,20 +7,19 @@ h, the controller's input, is the mean of -log p_old over the sampled tokens of 
 code; H in the bonus is the entropy of the distributions. The bonus is on before the first step.
 
 Source: SkyworkAI/Skywork-OR1 (64e96af), verl/trainer/ppo/core_algos.py:56 (EntController),
-verl/workers/actor/dp_actor.py:203 (get_entropy_metric), or1_scripts/train/7b_8k.sh. TRL's controller differs
-(grpo_trainer.py, 2026): its input is the mean entropy of the distributions, it also acts and rises when h = target, it
-is off at first, and it moves at each optimizer step, hence several times per batch with several updates.
+verl/workers/actor/dp_actor.py:203 (get_entropy_metric), or1_scripts/train/7b_8k.sh. docs/methods.md says how TRL's
+controller differs.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PrivateAttr
+from pydantic import NonNegativeFloat, PositiveFloat, PrivateAttr
 
 from entropy_dynamics.core.shapes import Mask, PerToken
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import Method, method
-from entropy_dynamics.methods.common import batch_mean_and_std
+from entropy_dynamics.methods.common import batch_mean
 
 
 @method("adaptive_entropy")
@@ -32,7 +31,7 @@ class AdaptiveEntropy(Method):
     delta: PositiveFloat = 5e-3
     """Change of the coefficient c per training step."""
     initial_coefficient: NonNegativeFloat = 0.0
-    max_coefficient: Annotated[float, Field(gt=0)] = 1.0
+    max_coefficient: PositiveFloat = 1.0
     acts_without_advantage: ClassVar[bool] = True
 
     _coefficient: float = PrivateAttr(0.0)
@@ -46,7 +45,7 @@ class AdaptiveEntropy(Method):
         return super().token_loss(*arguments, **more) - self._coefficient * self._active * entropy
 
     def metrics(self, stats: TokenStats, advantages: PerToken, weights: PerToken, mask: Mask) -> dict[str, float]:
-        sampled = -float(batch_mean_and_std(stats.logp, mask)[0])
+        sampled = -float(batch_mean(stats.logp, mask))
         return {"entropy_coefficient": self._coefficient * self._active, "sampled_entropy": sampled}
 
     def observe(self, metrics: Mapping[str, float | int]) -> None:

@@ -9,21 +9,21 @@ Source: zhyang2226/AR-Lopti (cbeb333), verl/trainer/ppo/ray_trainer.py:318 (comp
 untrained model (0.001).
 """
 
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-from pydantic import Field
 
 from entropy_dynamics.core.shapes import Mask, PerToken
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import Method, method
+from entropy_dynamics.methods.common import ZeroToOne
 
 
 @method("advantage_reweighting")
 class AdvantageReweighting(Method):
     """The denominator stays all response tokens."""
 
-    alpha: Annotated[float, Field(ge=0, le=1)] = 0.2
+    alpha: ZeroToOne = 0.2
     """A token of probability 0 has weight 1 - alpha; alpha = 0 is GRPO."""
 
     def token_weights(

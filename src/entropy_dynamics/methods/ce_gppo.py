@@ -7,21 +7,19 @@
 r = p / p_old, sg = stop gradient. The first case is tokens of wrong answers that have become unlikely; the sign of S*
 decides whether their gradient raises or lowers the entropy. Strictly on-policy it is the plain policy gradient.
 
-Every released recipe adds 0.1 times the mean negative log-likelihood of correct answers (`ce_gppo_authors`).
-
 Source: Kwai-Klear/CE-GPPO (10558fe), verl/trainer/ppo/core_algos.py:531 (compute_gppo_loss_general_beta),
 verl/workers/actor/dp_actor.py:326-410 (positive_loss), recipe/dapo/7B_perf_run_gppo_v1_beta1_075_beta2_1_ours_math.sh.
 """
 
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
-from pydantic import Field, NonNegativeFloat
+from pydantic import NonNegativeFloat
 
 from entropy_dynamics.core.objective import importance_ratio
 from entropy_dynamics.core.shapes import Mask, PerToken
 from entropy_dynamics.core.token_stats import TokenStats
-from entropy_dynamics.methods import Method, method
+from entropy_dynamics.methods import DualClip, Method, method
 
 
 @method("ce_gppo")
@@ -30,7 +28,7 @@ class CEGPPO(Method):
 
     beta_low: NonNegativeFloat = 0.75
     beta_high: NonNegativeFloat = 1.0
-    dual_clip: Annotated[float, Field(gt=1, allow_inf_nan=True)] = 10.0
+    dual_clip: DualClip = 10.0
 
     def token_loss(self, logp: PerToken, logp_old: PerToken, advantages: PerToken, mask: Mask, **_: Any) -> PerToken:
         ratio = importance_ratio(logp, logp_old, mask)

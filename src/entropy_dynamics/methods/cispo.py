@@ -10,23 +10,23 @@ Source: the paper, which publishes no value of clip_high, and third-party implem
 code.
 """
 
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-from pydantic import Field
 
 from entropy_dynamics.core.objective import importance_ratio
 from entropy_dynamics.core.shapes import Mask, PerToken
-from entropy_dynamics.methods import Method, method
+from entropy_dynamics.methods import ClipLow, Method, method
+from entropy_dynamics.sections import Threshold
 
 
 @method("cispo")
 class CISPO(Method):
     """`dual_clip` is not used."""
 
-    clip_low: Annotated[float, Field(gt=0, le=1)] = 1.0
+    clip_low: ClipLow = 1.0
     """1 means no lower bound, as in the paper's experiments."""
-    clip_high: Annotated[float, Field(gt=0, allow_inf_nan=True)] = 0.28
+    clip_high: Threshold = 0.28
 
     def token_loss(self, logp: PerToken, logp_old: PerToken, advantages: PerToken, mask: Mask, **_: Any) -> PerToken:
         ratio = importance_ratio(logp, logp_old, mask).detach()

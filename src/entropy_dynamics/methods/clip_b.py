@@ -5,13 +5,13 @@ standard deviation are over all response tokens of the batch, whatever their adv
 """
 
 import math
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from entropy_dynamics.core.shapes import Mask, PerToken
 from entropy_dynamics.core.token_stats import TokenStats
-from entropy_dynamics.methods import Method, method
+from entropy_dynamics.methods import Denominator, Method, method
 from entropy_dynamics.methods.common import Deviations, Samples, UpperDeviations, outliers, tokens_of
 
 
@@ -25,7 +25,7 @@ class ClipB(Method):
     """Also drop tokens above +mu_plus sigma; infinite: one-sided; null: the same as mu."""
     apply_to: Samples = "negative"
     """Samples whose tokens may be dropped: negative (A < 0), positive (A > 0) or both."""
-    denominator: Literal["kept", "all"] = "kept"
+    denominator: Denominator = "kept"
 
     def token_weights(self, stats: TokenStats, advantages: PerToken, mask: Mask, **_: Any) -> PerToken:
         outlier = outliers(stats.s_star, mask, self.mu, self.mu_plus, about="mean")
@@ -37,4 +37,4 @@ class ClipBPaper(ClipB):
     """As in eq. 15: two-sided, only the gradient is masked; on negative samples (Section 5.3)."""
 
     mu_plus: UpperDeviations | None = None
-    denominator: Literal["kept", "all"] = "all"
+    denominator: Denominator = "all"

@@ -6,13 +6,13 @@ text and the released code do not, and neither does this implementation.
 """
 
 import math
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 
 from entropy_dynamics.core.shapes import Mask, PerToken
 from entropy_dynamics.core.token_stats import TokenStats
-from entropy_dynamics.methods import Method, method
+from entropy_dynamics.methods import Denominator, Method, method
 from entropy_dynamics.methods.common import Deviations, Samples, Share, UpperDeviations, largest, outliers, tokens_of
 
 
@@ -30,7 +30,7 @@ class ClipV(Method):
     """Samples whose tokens may be dropped: negative (A < 0), positive (A > 0) or both."""
     drop_zero_advantage: bool = True
     """Also drop outliers with A = 0, not counted by the cap, as released. This only shrinks the denominator."""
-    denominator: Literal["kept", "all"] = "kept"
+    denominator: Denominator = "kept"
     uses_s_expected: ClassVar[bool] = True
 
     def token_weights(self, stats: TokenStats, advantages: PerToken, mask: Mask, **_: Any) -> PerToken:
@@ -50,4 +50,4 @@ class ClipVPaper(ClipV):
     mu_plus: UpperDeviations | None = None
     max_frac: Share | None = None
     drop_zero_advantage: bool = False
-    denominator: Literal["kept", "all"] = "all"
+    denominator: Denominator = "all"

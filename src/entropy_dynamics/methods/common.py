@@ -6,16 +6,17 @@ from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Float, Int
-from pydantic import Field
+from pydantic import Field, NonNegativeFloat
 from torch import Tensor
 
-from entropy_dynamics.core.shapes import Chosen, Groups, Mask, PerRollout, PerToken
+from entropy_dynamics.core.shapes import Chosen, Groups, Mask, PerRollout, PerToken, Scalar
 from entropy_dynamics.methods import Method
 
 PerMember = Float[Tensor, " member"]
 """Values of the rollouts of one group."""
 Share = Annotated[float, Field(gt=0, le=1)]
-Deviations = Annotated[float, Field(ge=0)]
+ZeroToOne = Annotated[float, Field(ge=0, le=1)]
+Deviations = NonNegativeFloat
 """Number of standard deviations; finite, as an infinite mu would turn a clipping method into GRPO."""
 UpperDeviations = Annotated[float, Field(ge=0, allow_inf_nan=True)]
 Samples = Literal["negative", "positive", "both"]
@@ -26,21 +27,21 @@ def tokens_of(advantages: PerToken, apply_to: Samples) -> Chosen:
     return {"negative": advantages < 0, "positive": advantages > 0, "both": advantages != 0}[apply_to]
 
 
-def batch_mean_and_std(values: PerToken, mask: Mask) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """Mean and population std over response tokens, in float64, so that masks do not depend on summation order."""
+def batch_mean(values: PerToken, mask: Mask) -> Scalar:
+    """Mean over response tokens (0 without any), in float64, so that masks do not depend on summation order."""
     chosen = values[mask.bool()].double()
-    chosen = chosen if len(chosen) else chosen.new_zeros(1)
-    return chosen.mean(), chosen.std(correction=0)
+    return chosen.mean() if len(chosen) else chosen.new_zeros(())
 
 
 def outliers(
     values: PerToken, mask: Mask, mu: float, mu_plus: float | None, *, about: Literal["mean", "zero"]
 ) -> Chosen:
     """Values more than `mu` batch standard deviations below the mean (or zero), or `mu_plus` (None: `mu`) above it."""
-    mean, sigma = batch_mean_and_std(values, mask)
-    if sigma < 1e-12:  # no spread, no outliers; the released code has the same bound
-        return torch.zeros_like(mask, dtype=torch.bool)
-    deviation = (values.double() - mean if about == "mean" else values.double()) / sigma
+    values, response = values.double(), mask.bool()
+    # Without a spread there are no outliers; the released code has the same bound.
+    if not response.any() or (sigma := values[response].std(correction=0)) < 1e-12:
+        return torch.zeros_like(response)
+    deviation = (values - batch_mean(values, mask) if about == "mean" else values) / sigma
     return (deviation < -mu) | (deviation > (mu if mu_plus is None else mu_plus))
 
 

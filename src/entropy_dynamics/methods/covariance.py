@@ -16,12 +16,12 @@ import math
 from typing import Annotated, Any, ClassVar
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field, NonNegativeFloat, model_validator
 
 from entropy_dynamics.core.shapes import Mask, PerToken
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import Method, method
-from entropy_dynamics.methods.common import Share, batch_mean_and_std, largest, permutation
+from entropy_dynamics.methods.common import Share, batch_mean, largest, permutation
 
 Bound = Annotated[float, Field(allow_inf_nan=True)]
 
@@ -70,7 +70,7 @@ class KLCov(Method):
 
     frac: Share = 2e-3
     """Share of all response tokens to penalize; rounded down, but at least one token."""
-    beta: Annotated[float, Field(ge=0)] = 1.0
+    beta: NonNegativeFloat = 1.0
     """Strength of the penalty."""
     per_update: ClassVar[bool] = True
     acts_without_advantage: ClassVar[bool] = True
@@ -85,22 +85,15 @@ class KLCov(Method):
         return self.beta * largest(cov, mask, count).float()
 
     def token_loss(
-        self,
-        logp: PerToken,
-        logp_old: PerToken,
-        advantages: PerToken,
-        mask: Mask,
-        *,
-        coefficients: PerToken | None = None,
-        **_: Any,
+        self, logp: PerToken, logp_old: PerToken, *arguments: Any, coefficients: PerToken | None = None, **more: Any
     ) -> PerToken:
         assert coefficients is not None
-        return super().token_loss(logp, logp_old, advantages, mask) + coefficients * (logp - logp_old).abs()
+        return super().token_loss(logp, logp_old, *arguments, **more) + coefficients * (logp - logp_old).abs()
 
 
 def token_covariance(stats: TokenStats, advantages: PerToken, mask: Mask) -> PerToken:
     """cov_t of every token, float64, detached; -inf on padding."""
     logp = stats.logp.detach()
-    mean_advantage, mean_logp = (batch_mean_and_std(values, mask)[0] for values in (advantages, logp))
+    mean_advantage, mean_logp = (batch_mean(values, mask) for values in (advantages, logp))
     cov = (advantages.double() - mean_advantage) * (logp.double() - mean_logp)
     return torch.where(mask.bool(), cov, -math.inf)

@@ -20,7 +20,8 @@ from pydantic import Field
 
 from entropy_dynamics.core.objective import importance_ratio
 from entropy_dynamics.core.shapes import Mask, PerToken
-from entropy_dynamics.methods import Method, method
+from entropy_dynamics.methods import ClipLow, Method, method
+from entropy_dynamics.methods.common import Share
 from entropy_dynamics.methods.dr_grpo import DrGRPO
 
 
@@ -28,9 +29,9 @@ from entropy_dynamics.methods.dr_grpo import DrGRPO
 class DPPO(Method):
     """`dual_clip` is not used."""
 
-    clip_low: Annotated[float, Field(gt=0, le=1)] = 0.15
+    clip_low: ClipLow = 0.15
     """Largest decrease of a token's probability."""
-    clip_high: Annotated[float, Field(gt=0, le=1)] = 0.15
+    clip_high: Share = 0.15
     """Largest increase of a token's probability."""
     truncation: Annotated[float, Field(ge=1, allow_inf_nan=True)] = 10.0
 

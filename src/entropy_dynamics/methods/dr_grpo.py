@@ -7,11 +7,9 @@ one rollout, A is its reward, as in verl; in the official code it is 0. The trai
 """
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from entropy_dynamics.core.advantages import group_advantages
-from entropy_dynamics.core.shapes import Groups, Mask, PerRollout, PerToken
+from entropy_dynamics.core.shapes import Divisors, Groups, Mask, PerRollout, PerToken
 from entropy_dynamics.methods import Method, method
 from entropy_dynamics.sections import PositiveInt
 
@@ -26,5 +24,5 @@ class DrGRPO(Method):
     def advantages(self, rewards: PerRollout, groups: Groups) -> PerRollout:
         return group_advantages(rewards, groups, scale=False)
 
-    def divisors(self, weights: PerToken, mask: Mask, groups: Groups) -> Float[Tensor, "batch 1"]:
+    def divisors(self, weights: PerToken, mask: Mask, groups: Groups) -> Divisors:
         return torch.full((len(mask), 1), float(len(mask) * self.max_tokens), device=mask.device)

@@ -10,15 +10,15 @@ advantage), :244 and :456 (RAFT++, NSR), README. Not implemented: its KL loss to
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
-from pydantic import Field, NonNegativeFloat, PrivateAttr
+from pydantic import NonNegativeFloat, PrivateAttr
 
 from entropy_dynamics.core.shapes import Groups, Mask, PerRollout, PerToken
 from entropy_dynamics.core.token_stats import TokenStats
-from entropy_dynamics.methods import Method, method
-from entropy_dynamics.methods.common import batch_mean_and_std
+from entropy_dynamics.methods import Denominator, Method, method
+from entropy_dynamics.methods.common import batch_mean
 from entropy_dynamics.sections import PositiveInt
 
 
@@ -30,17 +30,17 @@ class Entrocraft(Method):
     """Center of the band at the first step, nats."""
     end: NonNegativeFloat = 0.45
     """Center of the band from step `steps` on, nats."""
-    width: Annotated[float, Field(ge=0)] = 0.1
+    width: NonNegativeFloat = 0.1
     """Width of the band, nats."""
     steps: PositiveInt = 300
-    denominator: Literal["kept", "all"] = "kept"
+    denominator: Denominator = "kept"
 
     _step: int = PrivateAttr(0)
 
     def side(self, stats: TokenStats, mask: Mask) -> int:
         """1 above the band, -1 below it, 0 inside."""
         target = self.start + (self.end - self.start) * min(self._step / self.steps, 1)
-        above = float(batch_mean_and_std(stats.entropy.detach(), mask)[0]) - target
+        above = float(batch_mean(stats.entropy.detach(), mask)) - target
         return (above > self.width / 2) - (above < -self.width / 2)
 
     def token_weights(self, stats: TokenStats, advantages: PerToken, mask: Mask, **_: Any) -> PerToken:
@@ -59,7 +59,7 @@ class EntrocraftAuthors(Entrocraft):
     elsewhere, A > 0.
     """
 
-    denominator: Literal["kept", "all"] = "all"
+    denominator: Denominator = "all"
     acts_without_advantage: ClassVar[bool] = True
 
     _correct: torch.Tensor | None = PrivateAttr(None)

@@ -11,7 +11,7 @@ Source: hexuandeng/GRPODropout (4ad3b3b), verl/examples/grpo_dropout/selector_me
 code also drops rollouts with h = 0 where enough others stay, and draws the quarter of a group with A = 0 at random.
 """
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from pydantic import PrivateAttr
@@ -19,7 +19,7 @@ from pydantic import PrivateAttr
 from entropy_dynamics.core.advantages import group_advantages
 from entropy_dynamics.core.shapes import Groups, Mask, PerRollout, PerToken
 from entropy_dynamics.core.token_stats import TokenStats
-from entropy_dynamics.methods import Method, method
+from entropy_dynamics.methods import Denominator, Method, method
 
 
 @method("grpo_dropout")
@@ -29,7 +29,7 @@ class GRPODropout(Method):
     restore_negative: bool = True
     """Keep all rollouts with A < 0, so that only likely correct answers are dropped (`balance_neg` of the released
     code). False: `balance`."""
-    denominator: Literal["kept", "all"] = "kept"
+    denominator: Denominator = "kept"
 
     _mean_logp: PerRollout | None = PrivateAttr(None)
     _kept: torch.Tensor | None = PrivateAttr(None)

@@ -12,23 +12,23 @@ Source: the paper (bounds, four updates) and verl (b178a3c), verl/trainer/ppo/co
 (compute_policy_loss_gspo); there is no official code.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import torch
-from pydantic import Field
 
 from entropy_dynamics.core.objective import LOG_RATIO_LIMIT
 from entropy_dynamics.core.shapes import Mask, PerToken
-from entropy_dynamics.methods import Method, method
+from entropy_dynamics.methods import ClipLow, LossScope, Method, method
+from entropy_dynamics.sections import Threshold
 
 
 @method("gspo")
 class GSPO(Method):
     """Sequence ratios stay close to 1, hence the narrow clipping range. `dual_clip` is not used."""
 
-    clip_low: Annotated[float, Field(gt=0, le=1)] = 3e-4
-    clip_high: Annotated[float, Field(gt=0, allow_inf_nan=True)] = 4e-4
-    loss_scope: Literal["global_token", "per_group", "per_sequence"] = "per_sequence"
+    clip_low: ClipLow = 3e-4
+    clip_high: Threshold = 4e-4
+    loss_scope: LossScope = "per_sequence"
 
     def token_loss(self, logp: PerToken, logp_old: PerToken, advantages: PerToken, mask: Mask, **_: Any) -> PerToken:
         response = mask.bool()

@@ -18,10 +18,10 @@ threshold on p (`regular_type: fixed`), and the share of positive samples, which
 """
 
 import math
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-from pydantic import Field, NonNegativeFloat
+from pydantic import NonNegativeFloat
 
 from entropy_dynamics.core.objective import importance_ratio
 from entropy_dynamics.core.shapes import Mask, PerToken
@@ -36,7 +36,7 @@ MAX_K3 = 10.0
 class LpReg(Method):
     """Every token keeps its weight; neither PPO clipping nor dual clip applies to penalized tokens."""
 
-    min_p: Annotated[float, Field(gt=0, le=1)] = 0.02
+    min_p: Share = 0.02
     """q drops tokens below this fraction of the largest probability."""
     share: Share = 0.01
     """Share of the tokens with A < 0 that are tied to q; rounded down."""

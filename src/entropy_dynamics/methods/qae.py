@@ -13,11 +13,10 @@ Its code was not available.
 import math
 from typing import Annotated
 
-from jaxtyping import Float
 from pydantic import Field
-from torch import Tensor
 
 from entropy_dynamics.core.advantages import STD_EPS
+from entropy_dynamics.core.shapes import Scalar
 from entropy_dynamics.methods import method
 from entropy_dynamics.methods.common import PerGroup, PerMember
 
@@ -32,7 +31,7 @@ class QAE(PerGroup):
     def group_advantages(self, rewards: PerMember) -> PerMember:
         return (rewards - self._baseline(rewards)) / (rewards.std(correction=min(1, len(rewards) - 1)) + STD_EPS)
 
-    def _baseline(self, rewards: PerMember) -> Float[Tensor, ""]:
+    def _baseline(self, rewards: PerMember) -> Scalar:
         place = math.ceil(self.quantile * len(rewards) - 1e-9)  # 0.7 * 10 is a little over 7 in floating point
         return rewards.sort().values[max(place, 1) - 1]
 
@@ -41,5 +40,5 @@ class QAE(PerGroup):
 class QAEAuthors(QAE):
     """With an interpolated quantile."""
 
-    def _baseline(self, rewards: PerMember) -> Float[Tensor, ""]:
+    def _baseline(self, rewards: PerMember) -> Scalar:
         return rewards.quantile(self.quantile)

@@ -14,10 +14,10 @@ all tokens of correct answers, whereas L > 0 for those with log p > -H and damps
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
-from pydantic import Field, PositiveFloat, PrivateAttr
+from pydantic import NonNegativeFloat, PositiveFloat, PrivateAttr
 
 from entropy_dynamics.core.shapes import Mask, PerToken
 from entropy_dynamics.core.token_stats import TokenStats
@@ -30,7 +30,7 @@ class RepoR(Method):
 
     zeta: float = 1e-3
     """Initial strength; negative values push the entropy down."""
-    target: Annotated[float, Field(ge=0)] | None = None
+    target: NonNegativeFloat | None = None
     """Target entropy of the controller, nats; null: zeta is constant."""
     zeta_min: PositiveFloat = 1e-4
     """Lower bound on |zeta| for the controller; zeta changes sign instead of falling below it."""

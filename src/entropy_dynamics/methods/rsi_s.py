@@ -10,22 +10,23 @@ entropy with the probability of the selected token" and gives no formula. Formul
 official code was found.
 """
 
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import NonNegativeFloat, model_validator
 
 from entropy_dynamics.core.shapes import Mask, PerToken
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import Method, method
+from entropy_dynamics.sections import Threshold
 
 
 @method("rsi_s")
 class RSIS(Method):
     """The denominator stays all response tokens. The default bounds come from a third party, not from the paper."""
 
-    low: Annotated[float, Field(ge=0)] = 0.1
-    high: Annotated[float, Field(gt=0, allow_inf_nan=True)] = 3.0
+    low: NonNegativeFloat = 0.1
+    high: Threshold = 3.0
     per_update: ClassVar[bool] = True
 
     @model_validator(mode="after")

@@ -23,6 +23,7 @@ from pydantic import Field
 from entropy_dynamics.core.shapes import Chosen, Mask, PerToken
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import Method, method
+from entropy_dynamics.methods.common import ZeroToOne
 from entropy_dynamics.sections import PositiveInt
 
 
@@ -32,11 +33,11 @@ class SimKO(Method):
 
     top: PositiveInt = 3
     """K, the number of most likely tokens that share the gradient of a correct answer's token."""
-    alpha: Annotated[float, Field(ge=0, le=1)] = 0.01
+    alpha: ZeroToOne = 0.01
     """Share of the gradient that goes to these K tokens."""
     top1_weight: Annotated[float, Field(ge=1)] = 1.1
     """Weight of a wrong answer's token that is the most likely one."""
-    quantile: Annotated[float, Field(ge=0, le=1)] = 0.8
+    quantile: ZeroToOne = 0.8
     """Only tokens above this quantile of their response's entropies are affected; 1 is GRPO."""
     per_update: ClassVar[bool] = True
 

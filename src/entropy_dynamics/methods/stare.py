@@ -19,7 +19,7 @@ from pydantic import Field, NonNegativeFloat
 from entropy_dynamics.core.shapes import Mask, PerToken
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import Method, method
-from entropy_dynamics.methods.common import Share, batch_mean_and_std, largest
+from entropy_dynamics.methods.common import Share, ZeroToOne, batch_mean, largest
 
 
 @method("stare")
@@ -30,14 +30,14 @@ class Stare(Method):
     """Share of the tokens with A > 0, and of those with A < 0, to reweight; rounded up."""
     amplify: Annotated[float, Field(ge=1)] = 1.1
     """Weight of the chosen tokens with A > 0."""
-    damp: Annotated[float, Field(ge=0, le=1)] = 1.0
+    damp: ZeroToOne = 1.0
     """Weight of the chosen tokens with A < 0; 0.9 in variant C2."""
     target: NonNegativeFloat = 0.3
     """At a mean entropy of at least this, nats, all weights are 1."""
 
     def token_weights(self, stats: TokenStats, advantages: PerToken, mask: Mask, **_: Any) -> PerToken:
         weights = mask.float()
-        if batch_mean_and_std(stats.entropy.detach(), mask)[0] >= self.target:
+        if batch_mean(stats.entropy.detach(), mask) >= self.target:
             return weights
         for sign, weight in ((1, self.amplify), (-1, self.damp)):
             candidates = mask.bool() & (advantages * sign > 0)

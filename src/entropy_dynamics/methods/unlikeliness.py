@@ -9,23 +9,21 @@ Source: AndreHe02/rewarding-unlikely-release (ca1cff0), verl/trainer/ppo/ray_lea
 examples/lean/grpo.sh. Not implemented: its second epoch over each batch and its KL loss to the untrained model (0.1).
 """
 
-from typing import Annotated
-
 import torch
 from jaxtyping import Int
-from pydantic import Field
 from torch import Tensor
 
 from entropy_dynamics.core.groups import Grouping
 from entropy_dynamics.core.shapes import Groups, PerRollout
 from entropy_dynamics.methods import Method, method
+from entropy_dynamics.methods.common import ZeroToOne
 
 
 @method("unlikeliness")
 class Unlikeliness(Method):
     """Only rewards above 0 are scaled: a factor below 1 on a negative reward would favor likely wrong answers."""
 
-    beta: Annotated[float, Field(ge=0, le=1)] = 0.25
+    beta: ZeroToOne = 0.25
     """The most likely response of a group of G loses the share beta (1 - 1/G) of its reward."""
     shape_constant_groups: bool = False
     """Also scale the rewards of groups in which all are equal; an all-correct group then has advantages by rank alone.

@@ -14,14 +14,14 @@ them; here the number of updates is fixed.
 """
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import torch
-from pydantic import Field, NonNegativeFloat
+from pydantic import NonNegativeFloat
 
 from entropy_dynamics.core.shapes import Groups, Mask, PerRollout, PerToken
 from entropy_dynamics.core.token_stats import TokenStats
-from entropy_dynamics.methods import Method, method
+from entropy_dynamics.methods import Denominator, DualClip, Method, method
 from entropy_dynamics.methods.entropy_bonus import EntropyBonus
 
 
@@ -31,7 +31,7 @@ class WReinforce(Method):
 
     positive: NonNegativeFloat = 0.1
     negative: NonNegativeFloat = 1.0
-    denominator: Literal["kept", "all"] = "kept"
+    denominator: Denominator = "kept"
 
     def advantages(self, rewards: PerRollout, groups: Groups) -> PerRollout:
         return torch.where(rewards > 0, self.positive, -self.negative).to(rewards)
@@ -59,7 +59,7 @@ class PSR(WReinforce):
 class WReinforceAuthors(WReinforce, EntropyBonus):
     """W-REINFORCE with the released entropy bonus and without dual clip."""
 
-    dual_clip: Annotated[float, Field(gt=1, allow_inf_nan=True)] = math.inf
+    dual_clip: DualClip = math.inf
 
 
 @method("nsr_authors")
