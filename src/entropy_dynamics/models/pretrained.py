@@ -23,7 +23,6 @@ from entropy_dynamics.sections import parse
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
-CONFIGURATION = ("config.json", "generation_config.json")
 TOKENIZER = (
     *("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "chat_template.jinja"),
     *("special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt"),
@@ -57,7 +56,7 @@ def prepare_pretrained(config: StageConfig, out: Path, texts: Iterable[str]) -> 
     elif not re.fullmatch(r"[0-9a-f]{40}", revision):
         raise UserError(f"model.revision is {revision!r}; it should be a commit of {model.pretrained}, 40 hex digits")
     else:
-        _download(model, download, [*CONFIGURATION, *TOKENIZER])
+        _download(model, download, ["config.json", "generation_config.json", *TOKENIZER])
         _check_config(config, download)  # before the weights are downloaded
         _download(model, download, list(WEIGHTS))
     _assemble(config, download, out, texts)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -72,9 +73,8 @@ class Sampler(ABC):
     ) -> list[Rollout]:
         """Generate `samples` responses per prompt, ordered by prompt, then by sample.
 
-        Args:
-            temperature: logits are divided by it; neither top-k nor top-p is applied. 0 is greedy.
-            stream: name of the random stream, e.g. "train/seed0/step12".
+        Logits are divided by `temperature`, of which 0 is greedy; neither top-k nor top-p is applied. `stream` is the
+        name of the random stream, e.g. "train/seed0/step12".
         """
 
     def push(self, weights: Iterable[tuple[str, "Tensor"]]) -> None:  # noqa: B027 - optional
@@ -153,11 +153,9 @@ def _gathered(rollouts: Sequence[Rollout], ranks: "Ranks") -> Iterator[Rollout]:
     tokens = torch.tensor([token for rollout in rollouts for token in rollout.token_ids], dtype=torch.int32)
     logp = torch.tensor([value for rollout in rollouts for value in rollout.logp or ()], dtype=torch.float32)
     for share, *flat in zip(ranks.gather(records), ranks.gather_flat(tokens), ranks.gather_flat(logp), strict=True):
-        ids, values, start = *(tensor.tolist() for tensor in flat), 0
+        ids, values = (iter(tensor.tolist()) for tensor in flat)
         for problem_id, sample, reason, length in share:
-            end = start + length
-            yield Rollout(problem_id, sample, ids[start:end], reason, values[start:end] or None)
-            start = end
+            yield Rollout(problem_id, sample, [*islice(ids, length)], reason, [*islice(values, length)] or None)
 
 
 def end_tokens(directory: Path, tokenizer: "PreTrainedTokenizerBase") -> list[int]:

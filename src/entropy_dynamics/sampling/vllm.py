@@ -33,22 +33,18 @@ SETTINGS = {  # vLLM reads these only from the environment
     "HF_HUB_OFFLINE": "1",
 }
 INHERITED = ("LD_PRELOAD", "LOCAL_WORLD_SIZE")  # vLLM sets these for its own children, but other children inherit them
-FAULTS = (  # lower-case substrings of messages from vLLM, torch or the driver, and what the user can do
-    (
-        ("address already in use", "eaddrinuse", "busy or unavailable"),
-        "a port or the GPU is taken by another process: end it, or run where they are free",
+FAULTS = {  # lower-case substrings of messages from vLLM, torch or the driver -> what the user can do
+    ("address already in use", "eaddrinuse", "busy or unavailable"): (
+        "a port or the GPU is taken by another process: end it, or run where they are free"
     ),
-    (
-        ("cache blocks", "kv cache is needed"),
+    ("cache blocks", "kv cache is needed"): (
         "its KV cache is too small for one sequence: raise engine.kv_cache_gib or engine.gpu_memory_utilization, or "
-        "lower sampling.max_prompt_tokens or sampling.max_new_tokens",
+        "lower sampling.max_prompt_tokens or sampling.max_new_tokens"
     ),
-    (
-        ("out of memory", "available memory", "free memory", "allocate memory"),
-        "out of memory: set or lower engine.kv_cache_gib, or lower engine.gpu_memory_utilization or "
-        "sampling.batch_size",
+    ("out of memory", "available memory", "free memory", "allocate memory"): (
+        "out of memory: set or lower engine.kv_cache_gib, or lower engine.gpu_memory_utilization or sampling.batch_size"
     ),
-)
+}
 
 
 def open_engine(
@@ -257,7 +253,7 @@ def _faults_as_user_errors() -> Iterator[None]:
         yield
     except (RuntimeError, ValueError, OSError, MemoryError) as error:
         text = f"{type(error).__name__} {error}".lower()
-        advice = next((advice for signs, advice in FAULTS if any(sign in text for sign in signs)), None)
+        advice = next((advice for signs, advice in FAULTS.items() if any(sign in text for sign in signs)), None)
         if advice is None:
             raise
         raise UserError(f"vLLM: {advice} ({_first_line(error)})") from error

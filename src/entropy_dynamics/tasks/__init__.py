@@ -97,8 +97,7 @@ class Task(ABC):
     def grade(self, response: str, problem: Problem, finish_reason: str) -> Grade:
         """Grade a response that ended with the end token ("stop") or at the token limit ("length").
 
-        Raises:
-            ValueError: any other finish reason, since an aborted response must not count as wrong.
+        Raises ValueError for any other finish reason, since an aborted response must not count as wrong.
         """
         if finish_reason not in ("stop", "length"):
             raise ValueError(f"a response that finished with {finish_reason!r} cannot be graded")

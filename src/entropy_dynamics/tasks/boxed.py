@@ -6,6 +6,7 @@ from collections import deque
 MAX_LENGTH = 64  # maximum number of characters in a box with an integer
 
 _BOX = re.compile(r"\\boxed\s*+\{")
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # or any escaped character
 
 
 def extract_boxed(text: str, max_length: int = MAX_LENGTH) -> str | None:
@@ -14,22 +15,13 @@ def extract_boxed(text: str, max_length: int = MAX_LENGTH) -> str | None:
     Braces inside must balance; escaped ones (`\{`, `\}`) do not count. The last box is the one that opens last, even
     inside another one. If it cannot be read, earlier boxes are not considered.
     """
-    box = last_match(_BOX, text)
-    if box is None:
+    if (box := last_match(_BOX, text)) is None:
         return None
-    start = position = box.end()
-    depth = 1
-    while position < min(len(text), start + max_length + 1):
-        character = text[position]
-        if character == "\\":
-            position += 1  # skip the escaped character
-        elif character == "{":
-            depth += 1
-        elif character == "}":
-            depth -= 1
-            if depth == 0:
-                return text[start:position]
-        position += 1
+    start, depth = box.end(), 1
+    for brace in _BRACE.finditer(text, start, start + max_length + 1):
+        depth += {"{": 1, "}": -1}.get(brace[0], 0)
+        if depth == 0:
+            return text[start : brace.start()]
     return None
 
 

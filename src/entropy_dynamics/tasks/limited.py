@@ -73,14 +73,13 @@ def serve(module: str) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     print("ready", file=replies, flush=True)
     for line in sys.stdin:
-        reply: tuple[bool, str | None] = False, None
         signal.setitimer(signal.ITIMER_PROF, SECONDS)  # its signal ends this process
         try:
             reply = bool(check(*json.loads(line))), None
         except UserError as error:
             reply = False, str(error)
-        except (Exception, RecursionError, MemoryError):
-            pass
+        except Exception:
+            reply = False, None
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0)
         print(json.dumps(reply), file=replies, flush=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from entropy_dynamics.core.shapes import Groups, PerToken, Rows
 from entropy_dynamics.models.tree import Tree
@@ -37,20 +38,17 @@ class RolloutBatch:
         """Pad and stack rollouts, each matched to its prompt by problem id. Padding is 0, as nothing attends to it."""
         number = {prompt.problem_id: group for group, prompt in enumerate(prompts)}
         groups = [number[rollout.problem_id] for rollout in rollouts]
-        rows = [
-            torch.tensor([*prompts[group].token_ids, *rollout.token_ids])
-            for group, rollout in zip(groups, rollouts, strict=True)
-        ]
+        pairs = zip(groups, rollouts, strict=True)
+        rows = [torch.tensor([*prompts[group].token_ids, *rollout.token_ids]) for group, rollout in pairs]
         response_lengths = torch.tensor([len(rollout.token_ids) for rollout in rollouts])
         first: dict[tuple[int, ...], int] = {}
         copy_of = [first.setdefault((group, *rollouts[row].token_ids), row) for row, group in enumerate(groups)]
         engine_logp = None
         if all(rollout.logp is not None for rollout in rollouts):
-            engine_logp = torch.nn.utils.rnn.pad_sequence(
-                [torch.tensor(rollout.logp, dtype=torch.float32) for rollout in rollouts], batch_first=True
-            )
+            logp = [torch.tensor(rollout.logp, dtype=torch.float32) for rollout in rollouts]
+            engine_logp = pad_sequence(logp, batch_first=True)
         return cls(
-            sequences=torch.nn.utils.rnn.pad_sequence(rows, batch_first=True),
+            sequences=pad_sequence(rows, batch_first=True),
             prompt_lengths=torch.tensor([len(prompts[group].token_ids) for group in groups]),
             response_lengths=response_lengths,
             groups=torch.tensor(groups),
@@ -60,8 +58,8 @@ class RolloutBatch:
         )
 
     def to(self, device: torch.device) -> "RolloutBatch":
-        columns = (getattr(self, name) for name in self.__dataclass_fields__)
-        return RolloutBatch(*(None if column is None else column.to(device) for column in columns))
+        columns = {name: column.to(device) for name, column in vars(self).items() if column is not None}
+        return RolloutBatch(**columns)
 
     def __len__(self) -> int:
         return len(self.sequences)
@@ -91,26 +89,23 @@ class RolloutBatch:
         lengths = self.lengths[rows]
         ends = self.tree(rows).nodes.gather(1, lengths[:, None] - 1).squeeze(-1)  # sequences in depth-first order
         order = ends.argsort(stable=True)
-        cuts, size, last = [0], 0, -1
+        cuts, size, last = [], 0, -1
         for place, (end, length) in enumerate(zip(ends[order].tolist(), lengths[order].tolist(), strict=True)):
             size += end - last  # a prefix counts for the first of its sequences, and again in the next micro-batch
             if size > tokens and end > last and place:
                 cuts.append(place)
                 size = length
             last = end
-        return list(rows[order].tensor_split(cuts[1:]))
+        return list(rows[order].tensor_split(cuts))
 
     def micro_batches(self, tokens: int, rows: Rows | None = None, ranks: int = 1) -> list[Int[Tensor, " part"]]:
         """Split `rows` (default: all) into micro-batches of at most `tokens` tokens, padding included.
 
         Rows are sorted by length. On one rank, a micro-batch ends early if the next, shorter rows would raise its
         padding above `PADDING`; a row longer than `tokens` is a micro-batch by itself. The number of micro-batches is a
-        multiple of `ranks`, and any `ranks` consecutive ones cost about the same: assigned round-robin, every rank runs
-        the same number of forward passes, of similar sizes.
-
-        Args:
-            tokens: limit per micro-batch. Identical rows count once, as the model runs them once.
-            ranks: a divisor of the number of rows.
+        multiple of `ranks`, a divisor of the number of rows, and any `ranks` consecutive ones cost about the same:
+        assigned round-robin, every rank runs the same number of forward passes, of similar sizes. Identical rows count
+        once, as the model runs them once.
         """
         rows = torch.arange(len(self), device=self.groups.device) if rows is None else rows
         lengths = self.lengths[rows].cpu()

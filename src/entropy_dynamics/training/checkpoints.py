@@ -34,17 +34,16 @@ _FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 
 
 class Checkpoints:
-    """The checkpoints of one run, in the folders <fingerprint of config and inputs>/step<n> after n steps."""
+    """The checkpoints of one run, in the folders <fingerprint of config and inputs>/step<n> after n steps.
+
+    Args:
+        made_from: config and hashes of the inputs. Checkpoints made from anything else are never resumed or deleted.
+        made_by: method, code and packages. A checkpoint made by a longer run or by other code is resumed, and its maker
+            is recorded in `earlier`.
+        kept: number of most recent checkpoints to keep.
+    """
 
     def __init__(self, root: Path, ranks: Ranks, *, made_from: dict[str, Any], made_by: dict[str, Any], kept: int):
-        """
-        Args:
-            made_from: config and hashes of the inputs. Checkpoints made from anything else are never resumed or
-                deleted.
-            made_by: method, code and packages. A checkpoint made by a longer run or by other code is resumed, and its
-                maker is recorded in `earlier`.
-            kept: number of most recent checkpoints to keep.
-        """
         self.root, self.folder = root, root / fingerprint(made_from)
         self.ranks, self.made_from, self.made_by, self.kept = ranks, made_from, made_by, kept
         self.earlier: list[dict[str, Any]] = []  # other makers of some of the steps
@@ -62,14 +61,13 @@ class Checkpoints:
     ) -> None:
         """Write a checkpoint after `len(rows)` steps, unless the latest is of the same step, and delete older ones.
 
+        Raises UserError if it cannot be written.
+
         Args:
             rows: the metrics of every step so far.
             method_state: see `Method.state_dict`.
             ahead: rollouts already sampled for the next steps (`training.staleness`).
             finished: the run has no more steps: the optimizer's state is left out.
-
-        Raises:
-            UserError: the checkpoint cannot be written.
         """
         if len(rows) == self.latest:
             return
@@ -110,8 +108,7 @@ class Checkpoints:
     def resume(self, trained: Trained) -> tuple[list[dict[str, float]], dict[str, float]]:
         """Load the latest undamaged checkpoint of this run into `trained`; damaged ones are skipped with a note.
 
-        Returns:
-            The metrics of the completed steps and the method's state; both empty if there is no checkpoint.
+        Returns the metrics of the completed steps and the method's state; both are empty if there is no checkpoint.
         """
         for name in reversed(self.ranks.on_main(lambda: [path.name for path in self._steps()])):
             path = self.folder / name
@@ -129,10 +126,9 @@ class Checkpoints:
     def _read(self, path: Path) -> tuple[str | None, dict[str, Any]]:
         """The fault of a checkpoint, None if it is intact, and its record."""
         damage, record = self.ranks.on_main(lambda: _read_record(path))
-        if damage is not None:
-            return damage, record
-        wrong = sorted({name for name, _ in record["files"].items() ^ self._hashes(path).items()})
-        return (f"{wrong[0]} is missing, was modified or does not belong to it" if wrong else None), record
+        if damage is None and (wrong := record["files"].items() ^ self._hashes(path).items()):
+            damage = f"{min(wrong)[0]} is missing, was modified or does not belong to it"
+        return damage, record
 
     def _hashes(self, path: Path, to_disk: bool = False) -> dict[str, str]:
         """SHA-256 of every file of a checkpoint except its record, by name; `to_disk` also flushes each."""
@@ -218,24 +214,18 @@ def _state(trained: Trained) -> dict[str, dict[str, Any]]:
     """Flat state dicts of modules and optimizers. Tied weights appear under each of their names."""
     state = {}
     for name, (module, optimizer) in trained.items():
-        for part, values in zip(("model", "optimizer"), get_state_dict(module, optimizer, options=_FLAT), strict=True):
-            state[f"{name}/{part}"] = values
+        state[f"{name}/model"], state[f"{name}/optimizer"] = get_state_dict(module, optimizer, options=_FLAT)
     return state
 
 
 def _tensors(trained: Trained, state: dict[str, dict[str, Any]], finished: bool) -> dict[str, Tensor]:
-    """All tensors, tied weights once. The remaining state, the optimizer's settings, comes from the config.
+    """All tensors, tied weights once, and without the optimizers' if `finished`.
 
-    Args:
-        finished: leave out the optimizers' tensors.
+    The remaining state, the optimizer's settings, comes from the config.
     """
     tensors = {}
-    for section, values in state.items():
-        if finished and section.endswith("optimizer"):
-            continue
-        module, _ = trained[section.partition("/")[0]]
-        tied = {key for key in values if section.endswith("model")} - {name for name, _ in module.named_parameters()}
-        tensors |= {
-            f"{section}/{key}": value for key, value in values.items() if isinstance(value, Tensor) and key not in tied
-        }
+    for name, (module, _) in trained.items():
+        model, optim = state[f"{name}/model"], {} if finished else state[f"{name}/optimizer"]
+        tensors |= {f"{name}/model/{key}": model[key] for key, _ in module.named_parameters()}
+        tensors |= {f"{name}/optimizer/{key}": value for key, value in optim.items() if isinstance(value, Tensor)}
     return tensors

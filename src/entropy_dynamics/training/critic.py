@@ -25,8 +25,7 @@ class Critic(nn.Module):
     def __init__(self, backbone: nn.Module, hidden_size: int, precision: torch.dtype = torch.float32):
         super().__init__()
         self.backbone, self.precision = backbone, precision
-        device = next(backbone.parameters()).device
-        self.head = nn.Linear(hidden_size, 1, device=device)
+        self.head = nn.Linear(hidden_size, 1, device=next(backbone.parameters()).device)
         nn.init.zeros_(self.head.weight)  # initial values are 0, the middle of the rewards' range, not random
         nn.init.zeros_(self.head.bias)
 
@@ -57,10 +56,9 @@ class CriticGAE:
 
     def __init__(self, config: TrainingConfig, critic: Critic, ranks: Ranks | None = None):
         self.training, self.config = config, config.critic
-        self.critic = critic
-        self.ranks = ranks or Ranks()
+        self.critic, self.ranks = critic, ranks or Ranks()
         self.optimizer = torch.optim.AdamW(
-            self.critic.parameters(), lr=self.config.learning_rate, weight_decay=self.config.weight_decay, fused=True
+            critic.parameters(), lr=self.config.learning_rate, weight_decay=self.config.weight_decay, fused=True
         )
 
     @torch.no_grad()
@@ -71,8 +69,7 @@ class CriticGAE:
             values[rows] = self.critic(batch, rows)
         release(self.critic)
         values = self.ranks.sum(values)
-        final = torch.zeros_like(values)
-        final.scatter_(1, batch.response_lengths[:, None] - 1, rewards[:, None].float())
+        final = torch.zeros_like(values).scatter(1, batch.response_lengths[:, None] - 1, rewards[:, None].float())
         advantages, returns = gae(final, values, batch.mask, self.config.gamma, self.config.gae_lambda)
         return Estimate(whiten(advantages, batch.mask), values, returns)
 
@@ -88,17 +85,15 @@ class CriticGAE:
         mask = batch.mask.float()
         divisors = torch.ones(len(batch), 1, device=mask.device)
         divisors[rows] = token_divisors(mask[rows], mask[rows], batch.groups[rows], denominator="all")
-        micro_batches = self._micro_batches(batch, rows)
-        total = torch.zeros((), dtype=torch.float64, device=self.ranks.device)
-        self.critic.zero_grad(set_to_none=True)
-        for number, part in enumerate(micro_batches, 1):
+
+        def loss_of(part: Rows) -> Float[Tensor, ""]:
             values, returns = estimate.values[part], estimate.returns[part]
             loss = value_loss(self.critic(batch, part), values, returns, clip=self.config.value_clip)
-            reduce = number == len(micro_batches) or self.training.reduce_every_micro_batch
-            total += backward(self.critic, weighted_sum(loss, mask[part] / divisors[part]), self.ranks, reduce=reduce)
-        total = self.ranks.sum(total)
-        clip_and_step(self.critic, self.optimizer, total, self.config, "the critic")
-        return total.item()
+            return weighted_sum(loss, mask[part] / divisors[part])
+
+        loss = backward(self.critic, self._micro_batches(batch, rows), loss_of, self.training, self.ranks)
+        clip_and_step(self.critic, self.optimizer, loss, self.config, "the critic")
+        return loss.item()
 
     def _micro_batches(self, batch: RolloutBatch, rows: Rows | None = None) -> Sequence[Rows]:
         return self.ranks.share(batch.micro_batches(self.training.tokens_per_micro_batch, rows, self.ranks.size))

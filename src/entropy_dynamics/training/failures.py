@@ -21,9 +21,9 @@ def save_failure(directory: Path, trainer: Trainer, tokenizer: PreTrainedTokeniz
             pass
         return
     step, batch, rewards = trainer.in_progress
-    tensors = {name: getattr(batch, name) for name in batch.__dataclass_fields__} | {"rewards": rewards}
+    tensors = {**vars(batch), "rewards": rewards}
+    tensors = {name: tensor.cpu().contiguous() for name, tensor in tensors.items() if tensor is not None}
     with written_whole(directory) as temporary:
         save_policy(trainer.policy.model, tokenizer, temporary / "policy", weights)
-        kept = {name: tensor.cpu().contiguous() for name, tensor in tensors.items() if tensor is not None}
-        save_file(kept, temporary / "batch.safetensors")
+        save_file(tensors, temporary / "batch.safetensors")
         write_json(temporary / "failure.json", {"message": message, "steps_done": step})

@@ -19,14 +19,11 @@ NOT_MEASURED = dict.fromkeys(COLUMNS, math.nan)
 class FirstOrderChange:
     """Compares three steps with the same gradients: plain SGD, AdamW without momentum, and the actual AdamW step.
 
-    Construct it before a batch's first update, and call `add_update` after each update.
+    Construct it before a batch's first update, and call `add_update` after each update. `gradient` is grad H, one
+    tensor per parameter of `optimizer`, sharded like the parameters.
     """
 
     def __init__(self, gradient: Sequence[Tensor], optimizer: torch.optim.AdamW):
-        """
-        Args:
-            gradient: grad H, one tensor per parameter of `optimizer`, sharded like the parameters.
-        """
         self.gradient, self.optimizer = gradient, optimizer
         (self.group,) = optimizer.param_groups
         self.start = self.now = self._dot(self.group["params"])
@@ -36,15 +33,16 @@ class FirstOrderChange:
     def add_update(self) -> None:
         """Account for an update; its clipped gradients must still be in the parameters."""
         parameters, rate = self.group["params"], self.group["lr"]
-        gradients = [parameter.grad for parameter in parameters]
-        self.sgd -= rate * self._dot(gradients)
-        scaled = (
-            gradient
-            / ((state["exp_avg_sq"] / (1 - self.group["betas"][1] ** int(state["step"]))).sqrt() + self.group["eps"])
-            for gradient, state in zip(gradients, map(self.optimizer.state.__getitem__, parameters), strict=True)
-        )
+        self.sgd -= rate * self._dot(parameter.grad for parameter in parameters)
+        scaled = (self._scaled(parameter) for parameter in parameters)
         self.no_momentum -= rate * (self._dot(scaled) + self.group["weight_decay"] * self.now)
         self.now = self._dot(parameters)
+
+    def _scaled(self, parameter: Tensor) -> Tensor:
+        """The direction of an AdamW step without momentum."""
+        state = self.optimizer.state[parameter]
+        variance = state["exp_avg_sq"] / (1 - self.group["betas"][1] ** int(state["step"]))
+        return parameter.grad / (variance.sqrt() + self.group["eps"])
 
     def metrics(self) -> dict[str, float]:
         """`COLUMNS`, summed over the updates, nats."""

@@ -35,11 +35,8 @@ def load_trained_policy(
 ) -> Policy:
     """The policy in `directory`, in fp32, on this rank's device.
 
-    Args:
-        model: the model in `directory` if it is loaded already; only without a process group.
-
-    Raises:
-        UserError: the directory holds no model, or its weights do not fit its config.
+    `model` is the model in `directory` if it is loaded already; only without a process group. Raises UserError if the
+    directory holds no model, or if its weights do not fit its config.
     """
     check_model_directory(directory)
     head = PRECISIONS[config.head_precision] if config.head_precision else None

@@ -1,29 +1,42 @@
 """Backward passes and optimizer steps, shared by policy and critic."""
 
 import math
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from entropy_dynamics.config.schema.training import CriticConfig, OptimizerConfig
+from entropy_dynamics.config.schema.training import CriticConfig, OptimizerConfig, TrainingConfig
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.distributed.sharding import sync_gradients, whole
 from entropy_dynamics.errors import NotFiniteError
 
 Trained = dict[str, tuple[nn.Module, torch.optim.Optimizer]]
 """Modules and their optimizers, by name."""
+Part = TypeVar("Part")
 
 
-def backward(module: nn.Module, loss: Float[Tensor, ""], ranks: Ranks, *, reduce: bool) -> Float[Tensor, ""]:
-    """Accumulate the gradient of a micro-batch's loss; with `reduce`, also sum the gradients over the ranks.
+def backward(
+    module: nn.Module,
+    parts: Sequence[Part],
+    loss_of: Callable[[Part], Float[Tensor, ""]],
+    config: TrainingConfig,
+    ranks: Ranks,
+) -> Float[Tensor, ""]:
+    """Compute the gradient of the sum of `loss_of` over this rank's micro-batches, `parts`, and those of other ranks.
 
-    Returns:
-        The loss, detached, float64.
+    Returns that sum, detached, float64.
     """
-    sync_gradients(module, reduce)
-    (loss * ranks.size).backward()  # FSDP averages gradients over ranks
-    return loss.detach().double()
+    total = torch.zeros((), dtype=torch.float64, device=ranks.device)
+    module.zero_grad(set_to_none=True)
+    for number, part in enumerate(parts, 1):
+        loss = loss_of(part)
+        sync_gradients(module, number == len(parts) or config.reduce_every_micro_batch)
+        (loss * ranks.size).backward()  # FSDP averages gradients over ranks
+        total += loss.detach().double()
+    return ranks.sum(total)
 
 
 def clip_and_step(
@@ -33,16 +46,9 @@ def clip_and_step(
     config: OptimizerConfig | CriticConfig,
     where: str,
 ) -> float:
-    """Clip the gradients and take an optimizer step.
+    """Clip the gradients and take an optimizer step; returns the gradient norm before clipping.
 
-    Args:
-        where: prefix of the error message, such as "step 3".
-
-    Returns:
-        The gradient norm before clipping.
-
-    Raises:
-        NotFiniteError: the loss or the norm is not finite; no step was taken.
+    Raises NotFiniteError, which begins with `where`, if the loss or the norm is not finite; no step is then taken.
     """
     norm = float(whole(nn.utils.clip_grad_norm_(module.parameters(), config.max_grad_norm)))
     if not (math.isfinite(loss) and math.isfinite(norm)):

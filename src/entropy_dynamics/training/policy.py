@@ -20,6 +20,11 @@ class Policy(nn.Module):
     """A causal language model whose forward returns token statistics, so that logits are never held in full.
 
     It is a module of its own because FSDP gathers parameters around a module's forward (distributed/sharding.py).
+
+    Args:
+        head_dtype: dtype of the output projection; None: `precision` or, in float32, the hidden states' dtype.
+        precision: dtype of matrix products in the model, whose weights stay as they are.
+        share: run equal prefixes of a micro-batch's sequences once, if the model's attention allows it.
     """
 
     def __init__(
@@ -30,12 +35,6 @@ class Policy(nn.Module):
         precision: torch.dtype = torch.float32,
         share: bool = True,
     ):
-        """
-        Args:
-            head_dtype: dtype of the output projection; None: `precision` or, in float32, the hidden states' dtype.
-            precision: dtype of matrix products in the model, whose weights stay as they are.
-            share: run equal prefixes of a micro-batch's sequences once, if the model's attention allows it.
-        """
         super().__init__()
         self.model, self.head_dtype, self.precision = model, head_dtype, precision
         self.share = share and fits(model)
@@ -69,18 +68,15 @@ class Policy(nn.Module):
     def stats(self, batch: RolloutBatch, rows: Rows, temperature: float, **options: Any) -> TokenStats:
         """TokenStats of the response tokens of `rows`, each [rows, token], 0 on padding.
 
-        `logp` carries the gradient into the model. Identical rows are run once.
-
-        Args:
-            options: `entropy_gradient`, `top` and `min_p` of `token_stats`.
+        `logp` carries the gradient into the model. Identical rows are run once. `options` are `entropy_gradient`, `top`
+        and `min_p` of `token_stats`.
         """
         distinct, inverse = batch.copy_of[rows].unique(return_inverse=True)
         mask = batch.mask[distinct]
 
         def padded(column: Tensor) -> Tensor:  # masked_scatter fills the tokens row by row
-            trailing = column.shape[1:]
-            zeros = torch.zeros(*mask.shape, *trailing, device=mask.device)
-            return zeros.masked_scatter(mask.view(*mask.shape, *(1 for _ in trailing)), column)[inverse]
+            zeros = torch.zeros(*mask.shape, *column.shape[1:], device=mask.device)
+            return zeros.masked_scatter(mask.view(*mask.shape, *(1 for _ in column.shape[1:])), column)[inverse]
 
         columns = self(batch, distinct, temperature, options)
         return TokenStats(**{name: padded(column) for name, column in columns.items()})

@@ -10,14 +10,12 @@ LOG_EVERY_SECONDS = 5.0
 
 
 class Progress(AbstractContextManager["Progress"]):
-    """`with Progress("train", steps) as progress: progress.step(entropy=..., accuracy=...)`, on standard error."""
+    """`with Progress("train", steps) as progress: progress.step(entropy=..., accuracy=...)`, on standard error.
+
+    `done` steps were completed by an earlier process. `shown` is False on all ranks but one.
+    """
 
     def __init__(self, name: str, total: int, done: int = 0, shown: bool = True):
-        """
-        Args:
-            done: steps completed by an earlier process.
-            shown: False on all ranks but one.
-        """
         self.name, self.total, self.shown = name, total, shown
         self.done = self.done_before = done
         self.start, self.last_line = time.monotonic(), float("-inf")

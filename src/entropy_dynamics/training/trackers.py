@@ -16,17 +16,13 @@ PROJECT = "entropy-dynamics"
 
 
 class Trackers(ExitStack):
-    """The trackers in `config.trackers` for one run, as a context manager that flushes and closes them."""
+    """The trackers in `config.trackers` for one run, as a context manager that flushes and closes them.
+
+    `enabled` is True on one rank only. Raises ModuleNotFoundError if a tracker is not installed, and UserError if it
+    does not start.
+    """
 
     def __init__(self, config: RunConfig, layout: Layout, method: str, seed: int, *, enabled: bool = True) -> None:
-        """
-        Args:
-            enabled: True on one rank only.
-
-        Raises:
-            ModuleNotFoundError: a tracker is not installed.
-            UserError: it does not start.
-        """
         super().__init__()
         logs, run = layout.root / "logs", Path(config.model.name, method, f"seed{seed}")
 

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass
 from types import MappingProxyType
 
 import numpy as np
@@ -41,73 +42,64 @@ TRAINING = ("push", "sample", "grade", "score", "update")  # phases, each timed 
 PHASES = (*TRAINING, "validate", "measure")
 
 
+@dataclass(eq=False)
 class Trainer:
     """Trains `policy` in place: `step` runs one training step, `run` all of them."""
 
-    def __init__(
-        self,
-        config: TrainingConfig,
-        *,
-        policy: Policy,
-        method: Method,
-        sampler: Sampler,
-        grade: Callable[[Rollout], Grade],
-        prompts: Sequence[Prompt],
-        temperature: float,
-        max_new_tokens: int,
-        seed: int,
-        critic: CriticGAE | None = None,
-        validate: Callable[[], Row] | None = None,
-        keep: Callable[..., None] | None = None,
-        ranks: Ranks | None = None,
-    ):
-        """
-        Args:
-            prompts: the training set.
-            temperature: of the rollouts and of the trained policy.
-            seed: of the prompt order and of the rollouts.
-            critic: PPO's critic; None: advantages come from the method.
-            validate: returns the metrics `VALIDATION` of the current policy; called every `validation_every` steps.
-            keep: called after each step's updates with its number, rollouts, grades, batch, statistics, advantages and
-                weights, to write samples for inspection (`stages.token_samples`).
-        """
-        self.ranks = ranks or Ranks()
-        if config.prompts_per_step > len(prompts):
+    config: TrainingConfig
+    _: KW_ONLY
+    policy: Policy
+    method: Method
+    sampler: Sampler
+    grade: Callable[[Rollout], Grade]
+    prompts: Sequence[Prompt]
+    """The training set."""
+    temperature: float
+    """Of the rollouts and of the trained policy."""
+    max_new_tokens: int
+    seed: int
+    """Of the prompt order and of the rollouts."""
+    critic: CriticGAE | None = None
+    """PPO's critic; None: advantages come from the method."""
+    validate: Callable[[], Row] | None = None
+    """Returns the metrics `VALIDATION` of the current policy; called every `validation_every` steps."""
+    keep: Callable[..., None] | None = None
+    """Called after each step's updates with its number, rollouts, grades, batch, statistics, advantages and weights, to
+    write samples for inspection (`stages.token_samples`)."""
+    ranks: Ranks | None = None
+    """None: a single process."""
+
+    def __post_init__(self) -> None:
+        config = self.config
+        if config.prompts_per_step > len(self.prompts):
             raise UserError(
-                f"training.prompts_per_step is {config.prompts_per_step}, but only {len(prompts)} training problems "
-                "are left: lower it, or widen pass_rates.low and pass_rates.high"
+                f"training.prompts_per_step is {config.prompts_per_step}, but only {len(self.prompts)} training "
+                "problems are left: lower it, or widen pass_rates.low and pass_rates.high"
             )
         if config.updates_per_batch > config.prompts_per_step:
             raise UserError(
                 f"training.updates_per_batch is {config.updates_per_batch}, but a step has only "
                 f"{config.prompts_per_step} prompts to divide among its updates"
             )
-        self.config, self.policy, self.method, self.critic = config, policy, method, critic
-        self.sampler, self.grade, self.prompts, self.validate = sampler, grade, prompts, validate
-        self.keep = keep
-        self.temperature, self.max_new_tokens, self.seed = temperature, max_new_tokens, seed
+        self.ranks = self.ranks or Ranks()
         self.reward = REWARDS.get(config.reward)  # None: random
-        optimizer = config.optimizer
         self.optimizer = torch.optim.AdamW(
-            policy.parameters(),
-            lr=optimizer.learning_rate,
-            betas=(optimizer.betas[0], optimizer.betas[1]),
-            eps=optimizer.eps,
-            weight_decay=optimizer.weight_decay,
+            self.policy.parameters(),
+            lr=config.optimizer.learning_rate,
+            betas=tuple(config.optimizer.betas),
+            eps=config.optimizer.eps,
+            weight_decay=config.optimizer.weight_decay,
             fused=True,
         )
-        self.update = PolicyUpdate(config, policy, method, temperature, self.ranks)
+        self.update = PolicyUpdate(config, self.policy, self.method, self.temperature, self.ranks)
         self.ahead: list[list[Rollout]] = []  # rollouts of this and the next steps, sampled but not yet learned from
-        # The number of the current step, its batch and rewards.
-        self.in_progress: tuple[int, RolloutBatch, Tensor] | None = None
+        self.in_progress: tuple[int, RolloutBatch, Tensor] | None = None  # the current step, its batch and rewards
 
     def step(self, step: int) -> Row:
         """One batch of rollouts and its updates: the whole algorithm, for every method.
 
-        All randomness depends only on the seed and the step, so a run may stop and resume at any step.
-
-        Returns:
-            The metrics of the step (at step 0, of the untrained policy's batch).
+        All randomness depends only on the seed and the step, so a run may stop and resume at any step. Returns the
+        metrics of the step (at step 0, of the untrained policy's batch).
 
         Raises:
             NotFiniteError: a loss, gradient, log p or token weight is not finite. The failing module is unchanged by
@@ -153,9 +145,8 @@ class Trainer:
                 scored = Scored(gradient.stats)  # without the graphs, which the backward pass has freed
                 if first:
                     agreement = self.check(batch, scored.stats, decision.weights, step)
-                norms.append(
-                    clip_and_step(self.policy, self.optimizer, gradient.loss, config.optimizer, f"step {step}")
-                )
+                where = f"step {step}"
+                norms.append(clip_and_step(self.policy, self.optimizer, gradient.loss, config.optimizer, where))
                 if first_order is not None:
                     first_order.add_update()
                 weights[rows], effective[rows] = decision.weights[rows], gradient.effective[rows]
@@ -193,13 +184,12 @@ class Trainer:
     ) -> list[Row]:
         """Train to the end, starting from the last checkpoint, and save one every `checkpoint_every` steps.
 
+        Returns the metrics of all steps, including those before the checkpoint.
+
         Args:
             name: name of the run, shown with its progress.
             log: called with the number and the metrics of every step.
             shorter: number of steps -> checkpoints of the run that ends after them, which gets its last one from here.
-
-        Returns:
-            The metrics of all steps, including those before the checkpoint.
 
         Raises:
             Unfinished: the time limit is near, or SIGURG was received. A checkpoint of the latest step is saved first.
@@ -276,8 +266,7 @@ class Trainer:
         Samples the rollouts for the step that is `staleness` steps ahead; at the first step, for all steps up to it.
         """
         last = max(step, min(step + self.config.staleness, self.config.steps - 1))
-        for later in range(step + len(self.ahead), last + 1):
-            self.ahead.append(self.sample(later))
+        self.ahead += [self.sample(later) for later in range(step + len(self.ahead), last + 1)]
         self.sampler.sleep()
         return self.prompts_of_step(step), self.ahead[0]
 
@@ -301,9 +290,8 @@ class Trainer:
     def check(self, batch: RolloutBatch, stats: TokenStats, weights: PerToken, step: int) -> dict[str, float]:
         """Compare the engine's log probabilities with the trainer's; no metrics if the engine returns none.
 
-        Raises:
-            NotFiniteError: log probabilities of the trainer, or token weights, are not finite.
-            EngineMismatchError: see `engine_agreement`.
+        Raises NotFiniteError if log p of the trainer or token weights are not finite, and EngineMismatchError like
+        `engine_agreement`.
         """
         logp = stats.logp[batch.mask]
         if bad := int((~logp.isfinite()).sum()):  # checked first, as it would otherwise be reported as a mismatch
@@ -327,10 +315,8 @@ def engine_agreement(
     """Difference between the engine's and the trainer's log p of the sampled tokens, nats.
 
     The rollouts were sampled with the weights pushed last, so this verifies the push on every token, before the policy
-    is updated. `engine_kl`, the mean of log p(engine) - log p(trainer), estimates KL(engine || trainer).
-
-    Raises:
-        EngineMismatchError: the mean absolute difference is above `tolerance` (`engine.tolerance`).
+    is updated. `engine_kl`, the mean of log p(engine) - log p(trainer), estimates KL(engine || trainer). Raises
+    EngineMismatchError if the mean absolute difference is above `tolerance` (`engine.tolerance`).
     """
     difference = (engine_logp - trainer_logp).double()
     mean, largest = difference.abs().mean().item(), difference.abs().max().item()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import accumulate, takewhile
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from entropy_dynamics.config.schema.training import TrainingConfig
@@ -33,8 +33,8 @@ class Scored:
     """Statistics of all rows, the same on every rank; detached."""
     graphs: tuple[MicroBatch, ...] = ()
     """This rank's micro-batches whose autograd graphs are kept for the update."""
-    kept: Rows | None = None
-    """The rows in such micro-batches, over all ranks; None if there are none."""
+    kept: Bool[Tensor, " batch"] | None = None
+    """Whether each row is in such a micro-batch of some rank; None if there are none."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,7 @@ class PolicyUpdate:
     def score(self, batch: RolloutBatch, advantages: PerToken | None = None) -> Scored:
         """Statistics of the whole batch, and the autograd graphs that the update can reuse.
 
-        Args:
-            advantages: None if they depend on the scores; any row may then need a backward pass.
+        Without `advantages`, which may depend on the scores, any row may need a backward pass.
         """
         rows = torch.arange(len(batch), device=batch.groups.device)
         constant = rows[:0]
@@ -89,23 +88,18 @@ class PolicyUpdate:
         in_graph = torch.zeros(len(batch), device=rows.device)
         for part, _ in graphs:
             in_graph[part] = 1
-        kept_rows = self.ranks.sum(in_graph).nonzero().squeeze(-1) if graphs else None
-        return Scored(self._gather(batch, detached), graphs, kept_rows)
+        kept = self.ranks.sum(in_graph) > 0 if graphs else None
+        return Scored(self._gather(batch, detached), graphs, kept)
 
     def sampled_logp(self, batch: RolloutBatch, scored: Scored | None) -> PerToken:
         """log p_old of all rows, nats: from the engine, or from the trainer before the first update
         (`training.old_logp`)."""
-        if self.config.engine_ratios:
-            assert batch.engine_logp is not None
-            return batch.engine_logp
-        assert scored is not None
-        return scored.stats.logp
+        return batch.engine_logp if self.config.engine_ratios else scored.stats.logp
 
     def off_policy_ratio(self, batch: RolloutBatch, stats: TokenStats) -> PerToken | None:
         """p / p' with the engine's p', which may be stale; None where ratios are to the policy of `stats` itself."""
         if not self.config.engine_ratios:
             return None
-        assert batch.engine_logp is not None
         return importance_ratio(stats.logp, batch.engine_logp, batch.mask)
 
     @torch.no_grad()
@@ -120,12 +114,12 @@ class PolicyUpdate:
 
         Must not be called while graphs are kept: under FSDP each forward pass must be followed by its backward pass.
         """
-        micro_batches, count = self._micro_batches(batch), batch.mask.sum()
-        self.policy.zero_grad(set_to_none=True)
-        for number, part in enumerate(micro_batches, 1):
-            entropy = self.policy.stats(batch, part, self.temperature, entropy_gradient=True).entropy
-            reduce = number == len(micro_batches) or self.config.reduce_every_micro_batch
-            backward(self.policy, entropy.sum() / count, self.ranks, reduce=reduce)
+        count = batch.mask.sum()
+
+        def loss_of(part: Rows) -> Float[Tensor, ""]:
+            return self.policy.stats(batch, part, self.temperature, entropy_gradient=True).entropy.sum() / count
+
+        backward(self.policy, self._micro_batches(batch), loss_of, self.config, self.ranks)
         gradient = [parameter.grad for parameter in self.policy.parameters()]
         self.policy.zero_grad(set_to_none=True)
         return gradient
@@ -139,12 +133,10 @@ class PolicyUpdate:
         earlier: Decision | None,
         generator: torch.Generator,
     ) -> Decision:
-        """Weights, coefficients and divisors of the update on `rows`.
+        """Weights, coefficients and divisors of the update on `rows`; `scored` is None in a fused update.
 
-        Args:
-            scored: None in a fused update.
-            earlier: the decision for the batch's previous update. Its weights and coefficients are reused unless the
-                method decides before each update (`Method.per_update`).
+        The weights and coefficients of `earlier`, the decision for the batch's previous update, are reused unless the
+        method decides before each update (`Method.per_update`).
         """
         if scored is None:
             weights, coefficients = batch.mask.float(), None
@@ -175,36 +167,34 @@ class PolicyUpdate:
         """Compute the gradient of the loss of `rows`.
 
         Rows with a constant loss (no token has both a weight and an advantage) get a backward pass only if their graph
-        is kept anyway.
+        is kept anyway. In a fused update `scored` is None, and its own forward passes give the statistics of all rows.
 
-        Args:
-            scored: None in a fused update, whose own forward passes then give the statistics of all rows.
-            first: no optimizer step has been taken on this batch yet. Ratios are then exactly 1, unless p_old is the
-                engine's. They are not computed from stored log p, which equals the new one only up to rounding.
+        At the `first` update on a batch, ratios are exactly 1, unless p_old is the engine's. They are not computed from
+        stored log p, which equals the new one only up to rounding.
         """
-        graphs, kept_rows = (scored.graphs, scored.kept) if scored else ((), None)
-        remaining = rows if kept_rows is None else rows[~torch.isin(rows, kept_rows)]
-        least = int(kept_rows is None)
-        remaining, constant = self._by_gradient(batch, remaining, advantages, decision.weights, least)
+        graphs = scored.graphs if scored else ()
+        remaining = rows[~scored.kept[rows]] if graphs else rows
+        remaining, constant = self._by_gradient(batch, remaining, advantages, decision.weights, int(not graphs))
         micro_batches = [*graphs, *((part, None) for part in self._micro_batches(batch, remaining))]
-        total = torch.zeros((), dtype=torch.float64, device=self.ranks.device)
         effective, detached = torch.zeros_like(decision.weights), []
-        self.policy.zero_grad(set_to_none=True)
-        for number, (part, kept) in enumerate(micro_batches, 1):
+
+        def loss_of(micro_batch: tuple[Rows, TokenStats | None]) -> Float[Tensor, ""]:
+            part, kept = micro_batch
             now = kept or self._stats(batch, part)
             exact = first and not self.config.engine_ratios
             logp_old = now.logp.detach() if exact else self.sampled_logp(batch, scored)[part]
             loss, effective[part] = self._loss(batch, part, now, logp_old, advantages, decision)
-            reduce = number == len(micro_batches) or self.config.reduce_every_micro_batch
-            total += backward(self.policy, loss, self.ranks, reduce=reduce)
             if scored is None:
                 detached.append((part, now.map(Tensor.detach)))
+            return loss
+
+        total = backward(self.policy, micro_batches, loss_of, self.config, self.ranks)
         if scored is None:
             with torch.no_grad():
                 detached += [(part, self._stats(batch, part)) for part in self._micro_batches(batch, constant)]
             release(self.policy)
         stats = scored.stats if scored else self._gather(batch, detached)
-        return Gradient(self.ranks.sum(total), self.ranks.sum(effective) * batch.mask[rows].sum(), stats)
+        return Gradient(total, self.ranks.sum(effective) * batch.mask[rows].sum(), stats)
 
     def _loss(
         self,
@@ -219,7 +209,6 @@ class PolicyUpdate:
         coefficients = None if decision.coefficients is None else decision.coefficients[rows]
         multipliers = decision.weights[rows] / decision.divisors[rows]
         if self.config.importance_truncation is not None:
-            assert batch.engine_logp is not None
             ratio = (logp_old - batch.engine_logp[rows]).exp()  # p(trainer) / p(engine)
             multipliers = multipliers * ratio.clamp_max(self.config.importance_truncation)
 
@@ -252,8 +241,7 @@ class PolicyUpdate:
             acting = acting & (advantages[rows] != 0)
         chosen = acting.any(-1)
         count = max(int(chosen.sum()), least)
-        first, rest = torch.cat([rows[chosen], rows[~chosen]]).tensor_split([count + -count % self.ranks.size])
-        return first, rest
+        return torch.cat([rows[chosen], rows[~chosen]]).tensor_split([count + -count % self.ranks.size])
 
     def _graphs_kept(self, batch: RolloutBatch, rows: Rows, micro_batches: Sequence[Rows]) -> int:
         """Number of last micro-batches that keep their graph: as many as fit, but at least one.

@@ -5,6 +5,7 @@ answers get the generator's own verifier, in a process with a limit of CPU time,
 """
 
 import json
+from contextlib import suppress
 from typing import Any
 
 from entropy_dynamics.tasks import Problem, Task
@@ -25,13 +26,10 @@ class ReasoningGym(Task):
 
     def read_answer(self, value: Any, text: str) -> str:
         """The JSON that `ReasoningGymSet` writes: the answer, and the item of a generator that it belongs to."""
-        try:
-            complete = {"answer", "generator", "options", "seed", "index"} <= set(json.loads(value))
-        except (TypeError, ValueError):
-            complete = False
-        if not complete:
-            raise ValueError("the answer does not belong to a generated problem")
-        return str(value)
+        with suppress(TypeError, ValueError):
+            if {"answer", "generator", "options", "seed", "index"} <= set(json.loads(value)):
+                return str(value)
+        raise ValueError("the answer does not belong to a generated problem")
 
     def extract(self, response: str) -> str | None:
         return (extract_boxed(response, MAX_LENGTH) or "").strip() or None

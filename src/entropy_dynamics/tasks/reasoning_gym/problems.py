@@ -4,7 +4,7 @@ import json
 from collections.abc import Collection, Iterator
 from dataclasses import fields
 from itertools import cycle, islice
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -44,20 +44,15 @@ def _known(generators: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return generators
 
 
-class Item(NamedTuple):
-    question: str
-    answer: str
-    """JSON, as in `Problem.answer`."""
-    entry: dict[str, Any]
-    """As the generator made it."""
-
-
 class Generators(Section):
     generators: Annotated[dict[str, dict[str, Any]], Field(min_length=1), AfterValidator(_known)]
     """Generator -> its options; several take turns."""
 
-    def items(self, seed: int, exclude: Collection[str]) -> Iterator[Item]:
-        """Yield different problems endlessly, none of them in `exclude`. Raises UserError if hardly any are left."""
+    def items(self, seed: int, exclude: Collection[str]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+        """Yield different problems endlessly, none of them in `exclude`. Raises UserError if hardly any are left.
+
+        Each is a question, its answer as in `Problem.answer`, and the entry that the generator made.
+        """
         seen = {" ".join(text.split()) for text in exclude}
         sources = [(name, options, dataset(name, options, seed)) for name, options in self.generators.items()]
         misses = 0
@@ -70,7 +65,7 @@ class Generators(Section):
                 seen.add(key)
                 misses = 0
                 item = {"answer": answer, "generator": name, "options": options, "seed": seed, "index": index}
-                yield Item(question, json.dumps(item), entry)
+                yield question, json.dumps(item), entry
             if misses == PATIENCE:
                 raise UserError(
                     f"reasoning_gym: hardly any new problem of {', '.join(self.generators)} is left besides those of "
@@ -85,4 +80,4 @@ class ReasoningGymSet(Generators, GeneratedSet):
 
     def generate(self, prefix: str, seed: int, exclude: Collection[str]) -> list[Problem]:
         items = enumerate(islice(self.items(seed, exclude), self.size))
-        return [Problem(f"{prefix}-{place:04d}", item.question, item.answer, "reasoning_gym") for place, item in items]
+        return [Problem(f"{prefix}-{place:04d}", text, answer, self.source) for place, (text, answer, _) in items]
