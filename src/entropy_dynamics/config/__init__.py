@@ -30,15 +30,7 @@ from entropy_dynamics.config.schema import later_keys, marked_keys
 from entropy_dynamics.config.schema.data import TRAIN as TRAIN
 from entropy_dynamics.config.schema.training import BASE as BASE
 from entropy_dynamics.errors import UserError, nearest
-from entropy_dynamics.sections import (
-    LOCATION,
-    PER_MACHINE,
-    Key,
-    NonNegativeInt,
-    PositiveInt,
-    Section,
-    parse,
-)
+from entropy_dynamics.sections import LOCATION, PER_MACHINE, Key, NonNegativeInt, PositiveInt, Section, parse
 
 CONFIGS = Path("configs")
 Choice = dict[str, Sequence[str | None]]  # scale, toy, model or method -> the names that match it in `for`
@@ -74,8 +66,8 @@ def load_config(
 ) -> Config:
     """Load the config of a scale, of a model at that scale, or of a run.
 
-    Raises:
-        UserError: missing file, invalid YAML, unknown key or name, or a value of the wrong type or out of bounds.
+    Raises UserError if a file is missing or not YAML, a key or name is unknown, or a value has the wrong type or is out
+    of bounds.
     """
     merged, origins, of_names, local = _merged(scale, model, method, overrides, configs)
     scales, machine = scale_files(scale, configs), configs / "machine.yaml"
@@ -83,9 +75,11 @@ def load_config(
 
     def source(key: Key) -> str:
         """The file to name in an error: the one that set `key` or, if none did, the one that should have."""
+        own = str(of_names.get(str(key[0]), scales)[-1]) if key else ""
         if len(key) > 1 and key[:2] not in origins and key[0] in of_names:  # base.yaml set only other keys of it
-            return str(of_names[str(key[0])][-1])
-        return _origin(key, origins) or (str(of_names.get(str(key[0]), scales)[-1]) if key else "")
+            return own
+        around = (key[:length] for length in range(len(key), 0, -1))  # the key itself, then the sections around it
+        return next((origins[part] for part in around if part in origins), own)
 
     config: Config = parse(kind, merged, source)
     _check_machine(machine, local)
@@ -110,7 +104,8 @@ def _merged(
         of_names["method"] = _chain(configs, "method", name)
     files = [configs / "base.yaml", *scales, *chain.from_iterable(of_names.values())]
     names = [file.stem for file in scales]
-    is_toy = _toys([files[0], *scales], overrides := list(overrides)).get(model) is not None
+    toys = merge_settings(_stacked([files[0], *scales]), overrides := list(overrides)).get("toy_models")
+    is_toy = isinstance(toys, dict) and toys.get(model) is not None
     chosen: Choice = {"scale": names, "toy": names if is_toy else [], "model": [model], "method": [name]}
     merged: dict[str, Any] = {}
     origins: dict[Key, str] = {}
@@ -145,11 +140,7 @@ def stored_as(scale: str, model: str, method: str, configs: Path = CONFIGS) -> s
 
 
 def shorter_runs(method: str, training: Mapping[str, Any]) -> dict[str, int]:
-    """The runs to which a run leaves its policies (`training.keep_steps`): method -> number of steps.
-
-    Args:
-        training: the `training` section of the run's config.
-    """
+    """The runs to which a run with this `training` section leaves its policies (`keep_steps`): method -> steps."""
     kept = [] if "@" in method else training.get("keep_steps", [])
     return {f"{method}@training.steps={steps}": steps for steps in kept if steps < training["steps"]}
 
@@ -171,22 +162,6 @@ def _dotted(parameter: str) -> str:
     return parameter if "." in parameter.partition("=")[0] else f"method.params.{parameter}"
 
 
-def _toys(files: Iterable[Path], overrides: Iterable[str]) -> dict[str | None, Any]:
-    """The `toy_models` of a scale, not validated."""
-    merged: dict[str, Any] = {}
-    for layer in [*map(_read, files), *map(_entry, overrides)]:
-        _merge(merged, {key: value for key, value in layer.items() if key == "toy_models"}, "", {})
-    toys = merged.get("toy_models")
-    return toys if isinstance(toys, dict) else {}
-
-
-def _origin(key: Key, origins: dict[Key, str]) -> str:
-    """The file that set `key` or, if none did, the innermost section around it."""
-    while key and key not in origins:
-        key = key[:-1]
-    return origins.get(key, "")
-
-
 def settings_of(stage: str, config: Config | Mapping[str, Any]) -> dict[str, Any]:
     """The settings that a stage uses, by dotted key. Its results depend only on these and on its input files.
 
@@ -197,16 +172,13 @@ def settings_of(stage: str, config: Config | Mapping[str, Any]) -> dict[str, Any
     used = USED[stage]
     if stage == "model" and (name := sections["model"]["name"]) in sections["toy_models"]:
         used = ("model.name", "model.label", f"toy_models.{name}", "sampling.max_new_tokens")
-    rounding = _marked(PER_MACHINE)
+    rounding = marked_keys(PER_MACHINE)
     chosen = [(key, value) for key, value in flatten(sections) if _is_within(key, used)]
-    later = _later().items()
+    later = later_keys().items()
     settings = {key: value for key, value in chosen if not _is_within(key, rounding) and (key, value) not in later}
     if stage == "problems":  # the order matters: a problem that two sets share stays in the first
         settings["data.evaluation"] = list(sections["data"]["evaluation"])
     return settings
-
-
-_marked, _later = cache(marked_keys), cache(later_keys)
 
 
 def _is_within(key: str, sections: Iterable[str]) -> bool:
@@ -295,14 +267,10 @@ def _named(configs: Path, kind: str, name: str, file: Path | None = None, key: s
 def method_label(method: str, configs: Path = CONFIGS) -> str:
     """The label in configs/method/<method>.yaml or in the file it extends, without importing torch.
 
-    Raises:
-        UserError: neither has one.
+    Raises UserError if neither has one.
     """
     files = _chain(configs, "method", method)
-    merged: dict[str, Any] = {}
-    for file in files:
-        _merge(merged, _read(file), str(file), {})
-    section = merged.get("method")
+    section = _stacked(files).get("method")
     label = section.get("label") if isinstance(section, dict) else None
     if not isinstance(label, str):
         raise UserError(f"{files[-1]}: no value for method.label")
@@ -312,8 +280,7 @@ def method_label(method: str, configs: Path = CONFIGS) -> str:
 def read_yaml(path: Path) -> Any:
     """The content of a YAML file as plain containers; interpolations are not resolved.
 
-    Raises:
-        UserError: no such file, or not valid YAML.
+    Raises UserError if there is no such file, or it is not valid YAML.
     """
     try:
         return _unshared(_parsed(path.read_text(encoding="utf-8")))
@@ -378,6 +345,14 @@ def _read(path: Path) -> dict[str, Any]:
     return content
 
 
+def _stacked(files: Iterable[Path]) -> dict[str, Any]:
+    """The files merged in this order, without the entries of their `overrides`."""
+    merged: dict[str, Any] = {}
+    for file in files:
+        _merge(merged, _read(file), str(file), {})
+    return merged
+
+
 def _layer(path: Path, chosen: Choice, configs: Path) -> dict[str, Any]:
     """Read a file and merge the entries of its `overrides` whose `for` matches `chosen` in all keys."""
     layer = _read(path)
@@ -398,7 +373,7 @@ def _layer(path: Path, chosen: Choice, configs: Path) -> dict[str, Any]:
 
 def _check_machine(path: Path, layer: dict[str, Any]) -> None:
     """Reject keys that change results. They are known keys, as the config that contains them is valid."""
-    allowed = _marked(PER_MACHINE, LOCATION)
+    allowed = marked_keys(PER_MACHINE, LOCATION)
     if wrong := [key for key, _ in flatten(layer) if not _is_within(key, allowed)]:
         raise UserError(
             f"{path}: {wrong[0]} changes results, so it belongs in the file of its scale, model or method; here only "
