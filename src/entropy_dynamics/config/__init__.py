@@ -255,13 +255,12 @@ def known_names(kind: str, configs: Path = CONFIGS) -> list[str]:
 
 def _named(configs: Path, kind: str, name: str, file: Path | None = None, key: str = "") -> Path:
     """The file of a scale, model or method. `file` and its `key` are where the name comes from, for the message."""
-    known = known_names(kind, configs)
+    if name in (known := known_names(kind, configs)):
+        return configs / kind / f"{name}.yaml"
+    if not known:
+        raise UserError(f"no files in {configs / kind}: run this from the root of the repository")
     before, after = (f"{file}: ", f" in {key}") if file else ("", "")
-    if name not in known:
-        if not known:
-            raise UserError(f"no files in {configs / kind}: run this from the root of the repository")
-        raise UserError(f"{before}unknown {kind} {name!r}{after}{nearest(str(name), known)}")
-    return configs / kind / f"{name}.yaml"
+    raise UserError(f"{before}unknown {kind} {name!r}{after}{nearest(str(name), known)}")
 
 
 def method_label(method: str, configs: Path = CONFIGS) -> str:

@@ -173,12 +173,10 @@ def misfits(config: StageConfig, stage: str) -> dict[str, str]:
         return {}
     available = config.plan.hardware.memory_gib / config.hardware.runs_per_gpu
     phases = memory(config, stage)
-    needed = {phase: sum(parts.values()) / GIB for phase, parts in phases.items()}
-    problems = {
-        phase: f"needs {math.ceil(size)} GiB of {available:g} while {phase}"
-        for phase, size in needed.items()
-        if size > available
-    }
+    problems = {}
+    for phase, parts in phases.items():
+        if (needed := sum(parts.values()) / GIB) > available:
+            problems[phase] = f"needs {math.ceil(needed)} GiB of {available:g} while {phase}"
     cache = phases["sampling"]["KV cache"] / GIB
     sequence = config.sampling.max_tokens * kv_bytes(shape_of(config), config.engine.dtype) / GIB
     if cache < sequence:

@@ -6,7 +6,7 @@ Snakemake calls `resources`, so torch is imported only for the methods of traini
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -126,8 +126,8 @@ class Plan:
     trained: int  # number of runs
     shorter: int  # number of runs whose policy a longer one leaves (`training.keep_steps`)
     evaluated: int  # number of evaluations of untrained models
-    jobs: tuple[Job, ...] = ()  # on a CPU only those of pretrained models
-    disk: dict[str, float] = field(default_factory=dict)  # bytes, by purpose
+    jobs: tuple[Job, ...]  # on a CPU only those of pretrained models
+    disk: dict[str, float]  # bytes, by purpose
 
     @property
     def gpu_hours(self) -> float:
