@@ -69,22 +69,21 @@ def load_config(
     Raises UserError if a file is missing or not YAML, a key or name is unknown, or a value has the wrong type or is out
     of bounds.
     """
-    merged, origins, of_names, local = _merged(scale, model, method, overrides, configs)
-    scales, machine = scale_files(scale, configs), configs / "machine.yaml"
+    merged, origins, files, local = _merged(scale, model, method, overrides, configs)
     kind = Config if model is None else StageConfig if method is None else RunConfig
 
     def source(key: Key) -> str:
         """The file to name in an error: the one that set `key` or, if none did, the one that should have."""
-        own = str(of_names.get(str(key[0]), scales)[-1]) if key else ""
-        if len(key) > 1 and key[:2] not in origins and key[0] in of_names:  # base.yaml set only other keys of it
+        own = str(files.get(str(key[0]), files["scale"])[-1]) if key else ""
+        if len(key) > 1 and key[:2] not in origins and key[0] in files:  # base.yaml set only other keys of it
             return own
         around = (key[:length] for length in range(len(key), 0, -1))  # the key itself, then the sections around it
         return next((origins[part] for part in around if part in origins), own)
 
     config: Config = parse(kind, merged, source)
-    _check_machine(machine, local)
+    _check_machine(configs / "machine.yaml", local)
     if config.scale != scale:  # results are stored under this name
-        raise UserError(f"{scales[-1]}: scale is {config.scale!r}; it should be {scale!r}, like its file")
+        raise UserError(f"{files['scale'][-1]}: scale is {config.scale!r}; it should be {scale!r}, like its file")
     if model is not None and model not in config.models:
         raise UserError(f"scale {scale} has no model {model!r}{nearest(model, config.models)}")
     if isinstance(config, StageConfig) and config.model.name != model:
@@ -95,35 +94,34 @@ def load_config(
 def _merged(
     scale: str, model: str | None, method: str | None, overrides: Iterable[str], configs: Path
 ) -> tuple[dict[str, Any], dict[Key, str], dict[str, list[Path]], dict[str, Any]]:
-    """The merged files, not validated, the file that set each key, the files of model and method, and machine.yaml."""
-    scales, of_names = scale_files(scale, configs), dict[str, list[Path]]()
+    """The merged files, not validated, the file that set each key, the files by kind, and machine.yaml."""
+    files = {"scale": scale_files(scale, configs)}
     if model is not None:
-        of_names["model"] = _chain(configs, "model", model)
+        files["model"] = _chain(configs, "model", model)
     name, params = split_method(method) if method is not None else (None, [])
     if name is not None:
-        of_names["method"] = _chain(configs, "method", name)
-    files = [configs / "base.yaml", *scales, *chain.from_iterable(of_names.values())]
-    names = [file.stem for file in scales]
-    toys = merge_settings(_stacked([files[0], *scales]), overrides := list(overrides)).get("toy_models")
+        files["method"] = _chain(configs, "method", name)
+    base, names = configs / "base.yaml", [file.stem for file in files["scale"]]
+    toys = merge_settings(_stacked([base, *files["scale"]]), overrides := list(overrides)).get("toy_models")
     is_toy = isinstance(toys, dict) and toys.get(model) is not None
     chosen: Choice = {"scale": names, "toy": names if is_toy else [], "model": [model], "method": [name]}
     merged: dict[str, Any] = {}
     origins: dict[Key, str] = {}
-    for file in files:
+    for file in [base, *chain.from_iterable(files.values())]:
         _merge(merged, _layer(file, chosen, configs), str(file), origins)
     local: dict[str, Any] = {}
     if (machine := configs / "machine.yaml").is_file():
         local = _layer(machine, chosen | {"scale": [scale], "toy": [scale] if is_toy else []}, configs)
         _merge(merged, local, str(machine), origins)
     merge_settings(merged, [*map(_dotted, params), *overrides], origins)
-    for section in {"model", "method"} - of_names.keys():  # base.yaml and scales set keys for all of them
+    for section in {"model", "method"} - files.keys():  # base.yaml and scales set keys for all of them
         merged.pop(section, None)
     try:
         if "${" in str(merged):  # otherwise skip OmegaConf's 30 ms, as Snakemake loads dozens of configs
             merged = OmegaConf.to_container(OmegaConf.create(merged), resolve=True)  # type: ignore[assignment]
     except Exception as error:  # an unknown interpolation
         raise UserError(f"config of scale {scale}: {' '.join(str(error).split())}") from None
-    return merged, origins, of_names, local
+    return merged, origins, files, local
 
 
 def stored_as(scale: str, model: str, method: str, configs: Path = CONFIGS) -> str:
