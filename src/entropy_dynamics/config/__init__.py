@@ -30,15 +30,7 @@ from entropy_dynamics.config.schema import later_keys, marked_keys
 from entropy_dynamics.config.schema.data import TRAIN as TRAIN
 from entropy_dynamics.config.schema.training import BASE as BASE
 from entropy_dynamics.errors import UserError, nearest
-from entropy_dynamics.sections import (
-    LOCATION,
-    PER_MACHINE,
-    Key,
-    NonNegativeInt,
-    PositiveInt,
-    Section,
-    parse,
-)
+from entropy_dynamics.sections import LOCATION, PER_MACHINE, Key, NonNegativeInt, PositiveInt, Section, parse
 
 CONFIGS = Path("configs")
 Choice = dict[str, Sequence[str | None]]  # scale, toy, model or method -> the names that match it in `for`
@@ -74,23 +66,24 @@ def load_config(
 ) -> Config:
     """Load the config of a scale, of a model at that scale, or of a run.
 
-    Raises:
-        UserError: missing file, invalid YAML, unknown key or name, or a value of the wrong type or out of bounds.
+    Raises UserError if a file is missing or not YAML, a key or name is unknown, or a value has the wrong type or is out
+    of bounds.
     """
-    merged, origins, of_names, local = _merged(scale, model, method, overrides, configs)
-    scales, machine = scale_files(scale, configs), configs / "machine.yaml"
+    merged, origins, files, local = _merged(scale, model, method, overrides, configs)
     kind = Config if model is None else StageConfig if method is None else RunConfig
 
     def source(key: Key) -> str:
         """The file to name in an error: the one that set `key` or, if none did, the one that should have."""
-        if len(key) > 1 and key[:2] not in origins and key[0] in of_names:  # base.yaml set only other keys of it
-            return str(of_names[str(key[0])][-1])
-        return _origin(key, origins) or (str(of_names.get(str(key[0]), scales)[-1]) if key else "")
+        own = str(files.get(str(key[0]), files["scale"])[-1]) if key else ""
+        if len(key) > 1 and key[:2] not in origins and key[0] in files:  # base.yaml set only other keys of it
+            return own
+        around = (key[:length] for length in range(len(key), 0, -1))  # the key itself, then the sections around it
+        return next((origins[part] for part in around if part in origins), own)
 
     config: Config = parse(kind, merged, source)
-    _check_machine(machine, local)
+    _check_machine(configs / "machine.yaml", local)
     if config.scale != scale:  # results are stored under this name
-        raise UserError(f"{scales[-1]}: scale is {config.scale!r}; it should be {scale!r}, like its file")
+        raise UserError(f"{files['scale'][-1]}: scale is {config.scale!r}; it should be {scale!r}, like its file")
     if model is not None and model not in config.models:
         raise UserError(f"scale {scale} has no model {model!r}{nearest(model, config.models)}")
     if isinstance(config, StageConfig) and config.model.name != model:
@@ -101,34 +94,34 @@ def load_config(
 def _merged(
     scale: str, model: str | None, method: str | None, overrides: Iterable[str], configs: Path
 ) -> tuple[dict[str, Any], dict[Key, str], dict[str, list[Path]], dict[str, Any]]:
-    """The merged files, not validated, the file that set each key, the files of model and method, and machine.yaml."""
-    scales, of_names = scale_files(scale, configs), dict[str, list[Path]]()
+    """The merged files, not validated, the file that set each key, the files by kind, and machine.yaml."""
+    files = {"scale": scale_files(scale, configs)}
     if model is not None:
-        of_names["model"] = _chain(configs, "model", model)
+        files["model"] = _chain(configs, "model", model)
     name, params = split_method(method) if method is not None else (None, [])
     if name is not None:
-        of_names["method"] = _chain(configs, "method", name)
-    files = [configs / "base.yaml", *scales, *chain.from_iterable(of_names.values())]
-    names = [file.stem for file in scales]
-    is_toy = _toys([files[0], *scales], overrides := list(overrides)).get(model) is not None
+        files["method"] = _chain(configs, "method", name)
+    base, names = configs / "base.yaml", [file.stem for file in files["scale"]]
+    toys = merge_settings(_stacked([base, *files["scale"]]), overrides := list(overrides)).get("toy_models")
+    is_toy = isinstance(toys, dict) and toys.get(model) is not None
     chosen: Choice = {"scale": names, "toy": names if is_toy else [], "model": [model], "method": [name]}
     merged: dict[str, Any] = {}
     origins: dict[Key, str] = {}
-    for file in files:
+    for file in [base, *chain.from_iterable(files.values())]:
         _merge(merged, _layer(file, chosen, configs), str(file), origins)
     local: dict[str, Any] = {}
     if (machine := configs / "machine.yaml").is_file():
         local = _layer(machine, chosen | {"scale": [scale], "toy": [scale] if is_toy else []}, configs)
         _merge(merged, local, str(machine), origins)
     merge_settings(merged, [*map(_dotted, params), *overrides], origins)
-    for section in {"model", "method"} - of_names.keys():  # base.yaml and scales set keys for all of them
+    for section in {"model", "method"} - files.keys():  # base.yaml and scales set keys for all of them
         merged.pop(section, None)
     try:
         if "${" in str(merged):  # otherwise skip OmegaConf's 30 ms, as Snakemake loads dozens of configs
             merged = OmegaConf.to_container(OmegaConf.create(merged), resolve=True)  # type: ignore[assignment]
     except Exception as error:  # an unknown interpolation
         raise UserError(f"config of scale {scale}: {' '.join(str(error).split())}") from None
-    return merged, origins, of_names, local
+    return merged, origins, files, local
 
 
 def stored_as(scale: str, model: str, method: str, configs: Path = CONFIGS) -> str:
@@ -145,11 +138,7 @@ def stored_as(scale: str, model: str, method: str, configs: Path = CONFIGS) -> s
 
 
 def shorter_runs(method: str, training: Mapping[str, Any]) -> dict[str, int]:
-    """The runs to which a run leaves its policies (`training.keep_steps`): method -> number of steps.
-
-    Args:
-        training: the `training` section of the run's config.
-    """
+    """The runs to which a run with this `training` section leaves its policies (`keep_steps`): method -> steps."""
     kept = [] if "@" in method else training.get("keep_steps", [])
     return {f"{method}@training.steps={steps}": steps for steps in kept if steps < training["steps"]}
 
@@ -171,22 +160,6 @@ def _dotted(parameter: str) -> str:
     return parameter if "." in parameter.partition("=")[0] else f"method.params.{parameter}"
 
 
-def _toys(files: Iterable[Path], overrides: Iterable[str]) -> dict[str | None, Any]:
-    """The `toy_models` of a scale, not validated."""
-    merged: dict[str, Any] = {}
-    for layer in [*map(_read, files), *map(_entry, overrides)]:
-        _merge(merged, {key: value for key, value in layer.items() if key == "toy_models"}, "", {})
-    toys = merged.get("toy_models")
-    return toys if isinstance(toys, dict) else {}
-
-
-def _origin(key: Key, origins: dict[Key, str]) -> str:
-    """The file that set `key` or, if none did, the innermost section around it."""
-    while key and key not in origins:
-        key = key[:-1]
-    return origins.get(key, "")
-
-
 def settings_of(stage: str, config: Config | Mapping[str, Any]) -> dict[str, Any]:
     """The settings that a stage uses, by dotted key. Its results depend only on these and on its input files.
 
@@ -197,16 +170,13 @@ def settings_of(stage: str, config: Config | Mapping[str, Any]) -> dict[str, Any
     used = USED[stage]
     if stage == "model" and (name := sections["model"]["name"]) in sections["toy_models"]:
         used = ("model.name", "model.label", f"toy_models.{name}", "sampling.max_new_tokens")
-    rounding = _marked(PER_MACHINE)
+    rounding = marked_keys(PER_MACHINE)
     chosen = [(key, value) for key, value in flatten(sections) if _is_within(key, used)]
-    later = _later().items()
+    later = later_keys().items()
     settings = {key: value for key, value in chosen if not _is_within(key, rounding) and (key, value) not in later}
     if stage == "problems":  # the order matters: a problem that two sets share stays in the first
         settings["data.evaluation"] = list(sections["data"]["evaluation"])
     return settings
-
-
-_marked, _later = cache(marked_keys), cache(later_keys)
 
 
 def _is_within(key: str, sections: Iterable[str]) -> bool:
@@ -283,26 +253,21 @@ def known_names(kind: str, configs: Path = CONFIGS) -> list[str]:
 
 def _named(configs: Path, kind: str, name: str, file: Path | None = None, key: str = "") -> Path:
     """The file of a scale, model or method. `file` and its `key` are where the name comes from, for the message."""
-    known = known_names(kind, configs)
+    if name in (known := known_names(kind, configs)):
+        return configs / kind / f"{name}.yaml"
+    if not known:
+        raise UserError(f"no files in {configs / kind}: run this from the root of the repository")
     before, after = (f"{file}: ", f" in {key}") if file else ("", "")
-    if name not in known:
-        if not known:
-            raise UserError(f"no files in {configs / kind}: run this from the root of the repository")
-        raise UserError(f"{before}unknown {kind} {name!r}{after}{nearest(str(name), known)}")
-    return configs / kind / f"{name}.yaml"
+    raise UserError(f"{before}unknown {kind} {name!r}{after}{nearest(str(name), known)}")
 
 
 def method_label(method: str, configs: Path = CONFIGS) -> str:
     """The label in configs/method/<method>.yaml or in the file it extends, without importing torch.
 
-    Raises:
-        UserError: neither has one.
+    Raises UserError if neither has one.
     """
     files = _chain(configs, "method", method)
-    merged: dict[str, Any] = {}
-    for file in files:
-        _merge(merged, _read(file), str(file), {})
-    section = merged.get("method")
+    section = _stacked(files).get("method")
     label = section.get("label") if isinstance(section, dict) else None
     if not isinstance(label, str):
         raise UserError(f"{files[-1]}: no value for method.label")
@@ -312,8 +277,7 @@ def method_label(method: str, configs: Path = CONFIGS) -> str:
 def read_yaml(path: Path) -> Any:
     """The content of a YAML file as plain containers; interpolations are not resolved.
 
-    Raises:
-        UserError: no such file, or not valid YAML.
+    Raises UserError if there is no such file, or it is not valid YAML.
     """
     try:
         return _unshared(_parsed(path.read_text(encoding="utf-8")))
@@ -378,6 +342,14 @@ def _read(path: Path) -> dict[str, Any]:
     return content
 
 
+def _stacked(files: Iterable[Path]) -> dict[str, Any]:
+    """The files merged in this order, without the entries of their `overrides`."""
+    merged: dict[str, Any] = {}
+    for file in files:
+        _merge(merged, _read(file), str(file), {})
+    return merged
+
+
 def _layer(path: Path, chosen: Choice, configs: Path) -> dict[str, Any]:
     """Read a file and merge the entries of its `overrides` whose `for` matches `chosen` in all keys."""
     layer = _read(path)
@@ -398,7 +370,7 @@ def _layer(path: Path, chosen: Choice, configs: Path) -> dict[str, Any]:
 
 def _check_machine(path: Path, layer: dict[str, Any]) -> None:
     """Reject keys that change results. They are known keys, as the config that contains them is valid."""
-    allowed = _marked(PER_MACHINE, LOCATION)
+    allowed = marked_keys(PER_MACHINE, LOCATION)
     if wrong := [key for key, _ in flatten(layer) if not _is_within(key, allowed)]:
         raise UserError(
             f"{path}: {wrong[0]} changes results, so it belongs in the file of its scale, model or method; here only "

@@ -15,9 +15,8 @@ _BEGAN = re.compile(r"note: SLURM job \w+ on \S+, from (\S+)")
 def begin_attempt() -> None:
     """Print the SLURM job on standard error, if this is a SLURM job whose standard error is a log file.
 
-    Removes the mark of `end_early` that an earlier attempt left.
-
-    The log gets a second name with the number of the attempt, as Snakemake deletes the first one at the next attempt.
+    Removes the mark of `end_early` that an earlier attempt left. The log gets a second name with the number of the
+    attempt, as Snakemake deletes the first one at the next attempt.
     """
     job, log = os.environ.get("SLURM_JOB_ID"), _log()
     if log is not None:

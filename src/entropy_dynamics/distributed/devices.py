@@ -46,8 +46,7 @@ def claim_devices(device: str, count: int, slots: int = 1) -> Iterator[list[str]
         raise UserError(f"GPUs needed: {count}, but {where} {len(known) or 'none'}: {remedy}")
     before = os.environ.get(_VARIABLE)
     with ExitStack() as locks:
-        held = _try_claim(known, count, slots, locks)
-        if not held:
+        if not (held := _try_claim(known, count, slots, locks)):
             what = f"{count} of {len(known)} GPUs" if slots == 1 else f"a slot of {len(known)} GPUs"
             print(f"waiting for {what}; other jobs hold them", file=sys.stderr, flush=True)
         while not held:

@@ -40,8 +40,7 @@ def shard(module: nn.Module, blocks: Iterable[nn.Module], precision: str, ranks:
     Computation is in `precision`, gradient reduction in fp32. Only the outermost module casts its outputs to fp32, as
     the output of a block is the input of the next.
     """
-    dtype = PRECISIONS[precision]
-    compute = None if dtype == torch.float32 else dtype
+    compute = None if precision == "float32" else PRECISIONS[precision]
     inner = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32)
     outer = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32, output_dtype=torch.float32)
     for block in blocks:

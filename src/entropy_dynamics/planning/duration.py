@@ -8,14 +8,7 @@ import math
 
 from entropy_dynamics.config import Config, RunConfig, StageConfig
 from entropy_dynamics.config.schema.model import ShapeConfig
-from entropy_dynamics.planning.footprint import (
-    engine_weights,
-    kv_bytes,
-    multiplied,
-    ranks_of,
-    sampling_memory,
-    shape_of,
-)
+from entropy_dynamics.planning.footprint import kv_bytes, multiplied, sampling_memory, shape_of, weight_bytes
 
 
 def sampling_seconds(config: StageConfig, responses: int, trains: bool) -> float:
@@ -26,7 +19,7 @@ def sampling_seconds(config: StageConfig, responses: int, trains: bool) -> float
     """
     plan, gpu, shape, engine = config.plan, config.plan.hardware, shape_of(config), config.engine
     prompt, mean = prompt_tokens(config), response_tokens(config)
-    share = math.ceil(responses / ranks_of(config))
+    share = math.ceil(responses / config.hardware.processes)
     if config.model.name in plan.measured:
         return share * mean / plan.measured[config.model.name].sampled
     kv_cache = sampling_memory(config, trains)["KV cache"]
@@ -35,7 +28,7 @@ def sampling_seconds(config: StageConfig, responses: int, trains: bool) -> float
 
     def step_seconds(sequences: float) -> float:
         # A running sequence is on average in the middle of its response.
-        read = engine_weights(config) + sequences * (prompt + mean / 2) * kv_bytes(shape, engine.dtype)
+        read = weight_bytes(config) + sequences * (prompt + mean / 2) * kv_bytes(shape, engine.dtype)
         reading = read / (gpu.bandwidth_gb_s * 1e9 * gpu.decoding_mbu)
         computing = 2 * sequences * multiplied(shape) / (gpu.tflops * 1e12 * gpu.training_mfu)
         return plan.decode_step_ms / 1e3 + max(reading, computing)
@@ -53,9 +46,9 @@ def training_seconds(config: RunConfig) -> float:
     if training.advantage == "gae":
         passes += 1 + update  # the critic's values, and its update
     if config.model.name in plan.measured:
-        return tokens / ranks_of(config) / plan.measured[config.model.name].trained * passes / update
+        return tokens / config.hardware.processes / plan.measured[config.model.name].trained * passes / update
     flops = tokens * passes * flops_per_token(shape, prompt_tokens(config) + response_tokens(config))
-    return flops / (plan.hardware.tflops * 1e12 * plan.hardware.training_mfu * ranks_of(config))
+    return flops / (plan.hardware.tflops * 1e12 * plan.hardware.training_mfu * config.hardware.processes)
 
 
 def flops_per_token(shape: ShapeConfig, length: float) -> float:

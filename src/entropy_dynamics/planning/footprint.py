@@ -8,7 +8,7 @@ engine keeps the weights of its replica. Sizes are in bytes. Does not import tor
 import math
 from pathlib import Path
 
-from entropy_dynamics.config import Config, StageConfig
+from entropy_dynamics.config import StageConfig
 from entropy_dynamics.config.schema.model import ShapeConfig
 from entropy_dynamics.models.pretrained import checkpoint_shape
 from entropy_dynamics.models.toy_tokenizer import VOCABULARY
@@ -77,36 +77,21 @@ def block_product_bytes(shape: ShapeConfig) -> int:
     return 4 * (shape.intermediate_size + shape.hidden_size + query + key) + 4 * shape.heads
 
 
-def ranks_of(config: Config) -> int:
-    """Number of GPUs of a job, one per process."""
-    return config.hardware.ranks or 1
-
-
-def shards_of(config: Config) -> int:
-    """Number of GPUs over which parameters are sharded: those of a node."""
-    return max(1, ranks_of(config) // config.hardware.nodes)
-
-
-def longest(config: Config) -> int:
-    """Length of the longest possible sequence, tokens."""
-    return config.sampling.max_prompt_tokens + config.sampling.max_new_tokens
-
-
-def engine_weights(config: StageConfig) -> int:
-    """Bytes of the weights in the engine's precision."""
-    return parameters(shape_of(config)) * BYTES[config.engine.dtype]
+def weight_bytes(config: StageConfig, dtype: str | None = None) -> int:
+    """Bytes of the weights in `dtype`; None: in the engine's."""
+    return parameters(shape_of(config)) * BYTES[dtype or config.engine.dtype]
 
 
 def shard_bytes(config: StageConfig, per_parameter: int) -> float:
     """Bytes per GPU of the trainer's shards, including a critic's, at `per_parameter` bytes per parameter."""
     shape = shape_of(config)
     critic = critic_parameters(shape) if config.training.advantage == "gae" else 0
-    return per_parameter * (parameters(shape) + critic) / shards_of(config)
+    return per_parameter * (parameters(shape) + critic) / config.hardware.per_node
 
 
 def checkpoint_bytes(config: StageConfig) -> float:
     """Bytes of a checkpoint, over all ranks."""
-    return shard_bytes(config, STATES) * shards_of(config)
+    return shard_bytes(config, STATES) * config.hardware.per_node
 
 
 def checkpoint_buffers(config: StageConfig) -> int:
@@ -132,28 +117,26 @@ def sampling_memory(config: StageConfig, trains: bool) -> dict[str, float]:
     """Bytes per GPU while the engine samples, by part."""
     plan, engine = config.plan, config.engine
     is_policy = trains and engine.in_trainer and config.hardware.ranks is None  # then it is among the shards
-    weights, buffers = 0 if is_policy else engine_weights(config), plan.engine_gib * GIB
-    batch = config.sampling.batch_size * longest(config) * kv_bytes(shape_of(config), engine.dtype)
+    weights, buffers = 0 if is_policy else weight_bytes(config), plan.engine_gib * GIB
+    batch = config.sampling.batch_size * config.sampling.max_tokens * kv_bytes(shape_of(config), engine.dtype)
     gpu = plan.hardware.memory_gib * GIB / config.hardware.runs_per_gpu
-    cache = engine.kv_cache_bytes(batch, gpu, weights + buffers)
-    shards = {"shards": shard_bytes(config, STATES)} if trains else {}  # gradients have been freed
     return {
         "engine weights": weights,
-        "KV cache": cache,
+        "KV cache": engine.kv_cache_bytes(batch, gpu, weights + buffers),
         "engine": buffers,
-        **shards,
+        **({"shards": shard_bytes(config, STATES)} if trains else {}),  # gradients have been freed
         "process": plan.process_gib * GIB,
     }
 
 
 def training_memory(config: StageConfig) -> dict[str, float]:
     """Bytes per GPU at the peak of an update, by part."""
-    shape, training = shape_of(config), config.training
-    tokens = max(training.tokens_per_micro_batch, longest(config))  # a longer sequence is a micro-batch by itself
+    shape, training, sampling = shape_of(config), config.training, config.sampling
+    tokens = max(training.tokens_per_micro_batch, sampling.max_tokens)  # a longer sequence is a micro-batch by itself
     rollouts = training.prompts_per_step * training.group_size
     plain = config.hardware.ranks is None  # no FSDP2: a process computes with the master weights, and keeps more graphs
     if plain and training.updates_per_batch == 1:
-        tokens = max(tokens, min(training.single_forward_tokens, rollouts * longest(config)))
+        tokens = max(tokens, min(training.single_forward_tokens, rollouts * sampling.max_tokens))
     compute = BYTES.get(training.precision, BYTES["bfloat16"])  # auto, on a GPU
     block, count = block_parameters(shape), parameters(shape)
     root = count - shape.layers * block
@@ -167,18 +150,18 @@ def training_memory(config: StageConfig) -> dict[str, float]:
     if training.reduce_every_micro_batch:
         in_flight = (compute + GRADIENT) * root  # embedding and head: the largest group reduced together
     else:  # FSDP2 holds an unsharded fp32 gradient
-        in_flight = compute * root + GRADIENT * count * (1 - 1 / shards_of(config))
+        in_flight = compute * root + GRADIENT * count * (1 - 1 / config.hardware.per_node)
     replica = config.engine.in_trainer and config.hardware.ranks is not None  # otherwise it samples from the policy
     first_order = training.entropy_change_every and training.entropy_change_first_order
     return {
-        **({"engine weights": engine_weights(config)} if replica else {}),
+        **({"engine weights": weight_bytes(config)} if replica else {}),
         "shards": shard_bytes(config, STATES + GRADIENT),
-        **({"entropy gradient": GRADIENT * count / shards_of(config)} if first_order else {}),
+        **({"entropy gradient": GRADIENT * count / config.hardware.per_node} if first_order else {}),
         # The next block is gathered while the current one computes.
         **({} if plain else {"gathered weights": compute * (root + 2 * block), "gradients in flight": in_flight}),
         "activations": activations,
         "logits block": BLOCK_LOGITS,
-        "batch statistics": rollouts * (4 * BATCH_TENSORS * config.sampling.max_new_tokens + 8 * longest(config)),
+        "batch statistics": rollouts * (4 * BATCH_TENSORS * sampling.max_new_tokens + 8 * sampling.max_tokens),
         "engine": config.plan.engine_gib * GIB,
         "process": config.plan.process_gib * GIB,
     }
@@ -190,14 +173,12 @@ def misfits(config: StageConfig, stage: str) -> dict[str, str]:
         return {}
     available = config.plan.hardware.memory_gib / config.hardware.runs_per_gpu
     phases = memory(config, stage)
-    needed = {phase: sum(parts.values()) / GIB for phase, parts in phases.items()}
-    problems = {
-        phase: f"needs {math.ceil(size)} GiB of {available:g} while {phase}"
-        for phase, size in needed.items()
-        if size > available
-    }
+    problems = {}
+    for phase, parts in phases.items():
+        if (needed := sum(parts.values()) / GIB) > available:
+            problems[phase] = f"needs {math.ceil(needed)} GiB of {available:g} while {phase}"
     cache = phases["sampling"]["KV cache"] / GIB
-    sequence = longest(config) * kv_bytes(shape_of(config), config.engine.dtype) / GIB
+    sequence = config.sampling.max_tokens * kv_bytes(shape_of(config), config.engine.dtype) / GIB
     if cache < sequence:
         short = f"has {cache:.1f} GiB for the KV cache, and one sequence of full length needs {sequence:.1f}"
         problems.setdefault("sampling", short)

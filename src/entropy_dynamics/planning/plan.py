@@ -6,44 +6,17 @@ Snakemake calls `resources`, so torch is imported only for the methods of traini
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from entropy_dynamics.analysis.claims import load_claims
 from entropy_dynamics.analysis.experiments import Experiment, Run, known_experiments, load_experiment
-from entropy_dynamics.config import (
-    BASE,
-    CONFIGS,
-    TRAIN,
-    Config,
-    RunConfig,
-    StageConfig,
-    configured_shorter_runs,
-    load_config,
-)
+from entropy_dynamics.config import BASE, CONFIGS, TRAIN, Config, StageConfig, configured_shorter_runs, load_config
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.planning.duration import (
-    response_tokens,
-    sampling_seconds,
-    tokens_per_step,
-    training_seconds,
-)
-from entropy_dynamics.planning.footprint import (
-    BYTES,
-    GIB,
-    checkpoint_buffers,
-    checkpoint_bytes,
-    engine_weights,
-    longest,
-    memory,
-    misfits,
-    parameters,
-    ranks_of,
-    shape_of,
-    shards_of,
-)
+from entropy_dynamics.planning.duration import response_tokens, sampling_seconds, tokens_per_step, training_seconds
+from entropy_dynamics.planning.footprint import GIB, checkpoint_buffers, checkpoint_bytes, memory, misfits, weight_bytes
 from entropy_dynamics.sampling import PROMPTS_HELD
 
 ROLLOUT_TOKEN_BYTES = 70  # bytes of a sampled token and its log p as Python objects
@@ -86,7 +59,7 @@ class Job:
 
     @property
     def gpus(self) -> int:
-        return ranks_of(self.config)
+        return self.config.hardware.processes
 
     @property
     def memory(self) -> dict[str, dict[str, float]]:
@@ -104,7 +77,7 @@ class Job:
         on_cpu = HOST_PER_CPU_RANK + max(sum(parts.values()) for parts in self.memory.values())
         process = on_cpu if config.hardware.device == "cpu" else HOST_PER_RANK
         ranks = self.gpus * (process + rollouts)  # each has all rollouts
-        saved = max(checkpoint_buffers(config), 2 * engine_weights(config))  # the policy as tensors and as a file
+        saved = max(checkpoint_buffers(config), 2 * weight_bytes(config))  # the policy as tensors and as a file
         return ranks + (saved if self.trains else 0)
 
     @property
@@ -153,8 +126,8 @@ class Plan:
     trained: int  # number of runs
     shorter: int  # number of runs whose policy a longer one leaves (`training.keep_steps`)
     evaluated: int  # number of evaluations of untrained models
-    jobs: tuple[Job, ...] = ()  # on a CPU only those of pretrained models
-    disk: dict[str, float] = field(default_factory=dict)  # bytes, by purpose
+    jobs: tuple[Job, ...]  # on a CPU only those of pretrained models
+    disk: dict[str, float]  # bytes, by purpose
 
     @property
     def gpu_hours(self) -> float:
@@ -170,8 +143,7 @@ def make_plan(
 ) -> Plan:
     """The plan for everything that a scale's experiments and claims need. See `check_fits` for GPU memory.
 
-    Raises:
-        UserError: a mistake in the configs.
+    Raises UserError if there is a mistake in the configs.
     """
     bare = load_config(scale, overrides=overrides, configs=configs)
     trained, evaluated = _runs(bare, experiments or Path(bare.experiments_folder), target)
@@ -190,11 +162,11 @@ def make_plan(
         runs = [run for run in (*trained, *evaluated) if run.model == model]
         methods = dict.fromkeys(run.method for run in runs)
         loaded = {method: load_config(scale, model, method, overrides, configs) for method in methods}
-        groups: dict[tuple[str, str, int, bool], list[RunConfig]] = {}
+        groups: dict[tuple[str, str, int, bool], list[StageConfig]] = {}
         for run in runs:
             own = loaded[run.method].with_steps(0) if run.path in shorter else loaded[run.method]
             kind = ("evaluate", "") if run.method == BASE else ("train", _family(own))
-            groups.setdefault((*kind, ranks_of(own), own.training.steps == 0), []).append(own)
+            groups.setdefault((*kind, own.hardware.processes, own.training.steps == 0), []).append(own)
         jobs += [Job(stage, tuple(same)) for (stage, *_), same in groups.items()]
     return Plan(bare, len(trained) - len(shorter), len(shorter), len(evaluated), tuple(jobs), _disk(jobs))
 
@@ -212,15 +184,14 @@ def _advice(job: Job) -> str:
     """The first change of one setting with which fewer phases do not fit."""
     config, now = job.config, misfits(job.config, job.stage)
     tokens, share = config.training.tokens_per_micro_batch, getattr(config.engine, "gpu_memory_utilization", None)
+    halvings = range(1, (tokens // config.sampling.max_tokens).bit_length())
     shares = [each / 20 for each in range(1, 20)] if share else []
     changes: dict[str, list[Any]] = {
         "engine.gpu_memory_utilization": sorted(shares, key=lambda each: (each > share, abs(each - share))),
-        "training.tokens_per_micro_batch": [
-            tokens >> halved for halved in range(1, (tokens // longest(config)).bit_length())
-        ],
+        "training.tokens_per_micro_batch": [tokens >> halved for halved in halvings],
         "training.activation_checkpointing": ["selective", "full"],
         "training.reduce_every_micro_batch": [True],
-        "hardware.ranks": [ranks_of(config) << doubled for doubled in (1, 2, 3)],
+        "hardware.ranks": [config.hardware.processes << doubled for doubled in (1, 2, 3)],
     }
     for key, values in changes.items():
         section, _, name = key.partition(".")
@@ -245,11 +216,11 @@ def resources(config: StageConfig, stage: str) -> dict[str, Any]:
     hardware, plan, is_toy = config.hardware, config.plan, config.model.name in config.toy_models
     if stage == "model" or (hardware.device == "cpu" and is_toy):  # pretrained models are downloaded without a GPU
         gpus = int(hardware.device == "cuda" and (is_toy or config.cold_start is not None))
-        host, hours = shards_of(config) * HOST_PER_CPU_RANK, CPU_HOURS
+        host, hours = config.hardware.per_node * HOST_PER_CPU_RANK, CPU_HOURS
     elif stage == "theory":  # evaluates a few problems in one process, which also loads the model in fp32
         alone = config.hardware.model_copy(update={"ranks": 1, "nodes": 1})
         job = Job("evaluate", (config.model_copy(update={"hardware": alone}),))
-        gpus, host, hours = 1, job.host + BYTES["float32"] * parameters(shape_of(config)), plan.safety * job.hours
+        gpus, host, hours = 1, job.host + weight_bytes(config, "float32"), plan.safety * job.hours
     else:
         job = Job(stage, (config,))
         gpus, host, hours = job.gpus, job.host / hardware.nodes, plan.safety * job.hours
@@ -258,7 +229,7 @@ def resources(config: StageConfig, stage: str) -> dict[str, Any]:
     minutes = 60 * min(hours, plan.max_job_hours)
     needed = {"gpu": gpus, "mem_mb": math.ceil(host / 1e6), "runtime": math.ceil(minutes)}
     nodes = 1 if stage in ("model", "theory") else hardware.nodes
-    needed |= {"nodes": nodes, "threads": config.threads * shards_of(config)}
+    needed |= {"nodes": nodes, "threads": config.threads * config.hardware.per_node}
     if nodes == 1:
         return needed
     on_each = f"--gpus-per-node={gpus // nodes}" if gpus else ""
@@ -292,7 +263,7 @@ def _runs(config: Config, experiments: Path, target: str | None) -> tuple[list[R
     return [run for run in trained if run.method != BASE], [run for run in evaluated if run.method == BASE]
 
 
-def _family(config: RunConfig) -> str:
+def _family(config: Config) -> str:
     """The family of a run; runs of a family have the same memory and number of updates."""
     if config.training.advantage == "gae":
         return "PPO"
@@ -316,8 +287,8 @@ def _disk(jobs: Sequence[Job]) -> dict[str, float]:
     ]
     largest = sorted(checkpoints, reverse=True)[: jobs[0].config.plan.runs_at_a_time] if jobs else []
     return {
-        "models": sum({job.config.model.name: engine_weights(job.config) for job in jobs}.values()),
-        "policies": sum(job.count * engine_weights(job.config) for job in trained),
+        "models": sum({job.config.model.name: weight_bytes(job.config) for job in jobs}.values()),
+        "policies": sum(job.count * weight_bytes(job.config) for job in trained),
         "checkpoints of a run": max(largest, default=0),
         f"of {len(largest)} runs at a time": sum(largest),
     }

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from entropy_dynamics.planning.duration import response_tokens
-from entropy_dynamics.planning.footprint import GIB, ranks_of
+from entropy_dynamics.planning.footprint import GIB
 from entropy_dynamics.planning.plan import Job, Plan
 
 
@@ -47,7 +47,7 @@ Scale {config.scale} runs on a CPU: {runs}. Memory of the jobs with pretrained m
 Disk: {disk}. Toy models need no plan. {hours}"""
     sampling = [_memory_row(job, "sampling") for job in plan.jobs if job.stage != "evaluate"]
     training = [_memory_row(job, "training") for job in plan.jobs if job.trains]
-    machine = ranks_of(config)
+    machine = config.hardware.processes
     measured = f"; measured for {', '.join(stated.measured)}" if stated.measured else ""
     return f"""\
 Scale {config.scale} on {stated.gpu} GPUs of {gpu.memory_gib:g} GiB:

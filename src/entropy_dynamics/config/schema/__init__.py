@@ -5,6 +5,7 @@ The sections of tasks, methods and engines are defined next to their code; this 
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -150,6 +151,7 @@ class RunConfig(StageConfig):
         return self
 
 
+@cache
 def later_keys() -> dict[str, Any]:
     """Dotted keys missing from results of earlier versions, with the values those results were made with."""
     kinds: dict[str, type[Section]] = {"": Config, "model.": ModelConfig, "training.": TrainingConfig}
@@ -161,6 +163,7 @@ def later_keys() -> dict[str, Any]:
     }
 
 
+@cache
 def marked_keys(*marks: str, kind: type[Section] = RunConfig, prefix: str = "") -> list[str]:
     """Dotted keys with one of these marks; a marked section counts as a single key."""
     keys = []

@@ -24,9 +24,19 @@ class HardwareConfig(Section):
     def _divides(self) -> Self:
         if self.nodes > 1 and (self.ranks is None or self.ranks % self.nodes):
             raise ValueError(f"ranks is {self.ranks}; it should be a multiple of nodes = {self.nodes}")
-        if self.runs_per_gpu > 1 and (self.ranks or 1) > 1:
+        if self.runs_per_gpu > 1 and self.processes > 1:
             raise ValueError(f"runs_per_gpu is {self.runs_per_gpu}, but runs with ranks = {self.ranks} need whole GPUs")
         return self
+
+    @property
+    def processes(self) -> int:
+        """Number of processes of a stage, one per GPU unless several share it."""
+        return self.ranks or 1
+
+    @property
+    def per_node(self) -> int:
+        """Number of processes on each node, over which FSDP2 shards the parameters."""
+        return max(1, self.processes // self.nodes)
 
 
 class ThroughputConfig(Section):

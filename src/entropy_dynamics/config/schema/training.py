@@ -21,6 +21,11 @@ class SamplingConfig(Section):
     batch_size: Annotated[PositiveInt, PER_MACHINE]
     """Maximum number of sequences generated at a time on each rank."""
 
+    @property
+    def max_tokens(self) -> int:
+        """Length of the longest possible sequence, tokens."""
+        return self.max_prompt_tokens + self.max_new_tokens
+
 
 class OptimizerConfig(Section):
     """AdamW with a constant learning rate."""
