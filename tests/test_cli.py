@@ -290,6 +290,12 @@ def test_a_run_whose_files_another_job_has_removed_can_be_finished(run, layout, 
 # ---------------------------------------------------------------- mistakes; more in test_user_errors.py
 
 
+def test_the_untrained_model_is_not_trained(run, tmp_path):
+    result = run("train", "--model", MODEL, "--method", "base", "--seed", "0")
+    assert_one_line(result, "it is evaluated, never trained")
+    assert files_of(tmp_path) == []
+
+
 def test_a_source_is_not_overwritten(run, layout, tmp_path):
     file = layout.data / "train.jsonl"
     file.parent.mkdir(parents=True)

@@ -76,7 +76,6 @@ def test_names(refused, option, name):
         ("clip_v@max_frac=2", "less than or equal to 1"),
         ("clip_cov@lb=5", "it should be below ub (5.0)"),
         ("base@mu=1", "unknown key 'method.params.mu'"),
-        ("base", "it is evaluated, never trained"),
         ("grpo@engine.dtype=bfloat16", "engine.dtype=bfloat16 needs hardware.ranks or engine.name=vllm"),
     ],
 )
