@@ -1,19 +1,42 @@
-"""Run a command in this process: what it prints, and the one line of a mistake."""
+"""Run a command in this process: what it prints, and the one line of a mistake; and files that commands read."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
 
 from entropy_dynamics.cli import main
 
 
+def output(capsys, *arguments, code: int = 0) -> tuple[str, str]:
+    """What a command that ends with the code writes to stdout and to stderr."""
+    ended = main([str(argument) for argument in arguments])
+    out, err = capsys.readouterr()
+    assert ended == code, err
+    return out, err
+
+
 def run(capsys, *arguments) -> str:
-    code = main([str(argument) for argument in arguments])
-    printed = capsys.readouterr()
-    assert code == 0, printed.err
-    return printed.out
+    return output(capsys, *arguments)[0]
 
 
 def error(capsys, *arguments) -> str:
-    assert main([str(argument) for argument in arguments]) == 2
-    [line] = capsys.readouterr().err.splitlines()
+    """The line of a mistake, which is all that the command writes."""
+    out, err = output(capsys, *arguments, code=2)
+    [line] = err.splitlines()
+    assert out == ""
+    assert line.startswith("error: ")
     return line.removeprefix("error: ")
+
+
+def set_to(settings: Iterable[str]) -> list[str]:
+    return [part for entry in settings for part in ("--set", entry)]
+
+
+def write_lines(path: Path, rows: Iterable[object]) -> Path:
+    """JSON lines."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
 
 
 def from_files(train, task: str = "math", **evaluation: str | int) -> list[str]:
@@ -30,4 +53,4 @@ def from_files(train, task: str = "math", **evaluation: str | int) -> list[str]:
         f"training.validation_set={next(iter(sets))}",
         f"evaluation.samples={{{', '.join(f'{name}: 1' for name in sets)}}}",
     ]
-    return ["--scale", "smoke", *(part for entry in settings for part in ("--set", entry))]
+    return ["--scale", "smoke", *set_to(settings)]

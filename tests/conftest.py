@@ -19,6 +19,7 @@ if find_spec("beartype"):
     jaxtyping.install_import_hook(["entropy_dynamics.core", "entropy_dynamics.methods"], "beartype.beartype")
 
 import preloaded
+from command_line import set_to
 from entropy_dynamics.cli import main
 from entropy_dynamics.config import known_names, load_config
 from entropy_dynamics.config.schema.model import Architecture, ToyModelConfig
@@ -145,7 +146,7 @@ SMALL = (  # settings of the smoke scale
 
 @pytest.fixture(scope="session")
 def prepared_results(tmp_path_factory) -> SmallResults:
-    made = SmallResults(tmp_path_factory.mktemp("small"), tuple(word for one in SMALL for word in ("--set", one)))
+    made = SmallResults(tmp_path_factory.mktemp("small"), tuple(set_to(SMALL)))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT)
         for stage in (["problems"], ["model", "--model", made.model], ["pass_rates"]):
@@ -259,7 +260,7 @@ def make_trainer(prompts, tokenizer) -> Callable:
 
 @pytest.fixture
 def trainer_on(make_trainer):
-    """`trainer_on(device, method, model)`: a trainer with the settings of the method's file."""
+    """`trainer_on(device, method, model, ...)`: a trainer with the settings of the method's file, and `changes`."""
 
     def make(device, name, model, **changes):
         config = load_config("laptop", "qwen2.5-7b-instruct", name, configs=ROOT / "configs")
@@ -267,7 +268,7 @@ def trainer_on(make_trainer):
         own = {key: getattr(training, key) for key in ("reward", "advantage", "updates_per_batch")}
         own |= {"critic": training.critic.model_dump(), "single_forward_tokens": 0}
         ranks = Ranks(device=device)
-        params = config.method.params.model_dump()
+        params = config.method.params.model_dump() | changes.pop("params", {})
         return make_trainer(model.to(device), config.method.name, params=params, ranks=ranks, **(own | changes))
 
     return make

@@ -161,6 +161,15 @@ def _temporary_folder(process: psutil.Process) -> str | None:
         return None
 
 
+def wait_until(true: Callable[[], object], process: subprocess.Popen | None = None, seconds: float = 120) -> None:
+    """Fails after so many seconds, or if the process ends before."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert process is None or process.poll() is None
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
 def kill(process: subprocess.Popen) -> None:
     """SIGKILL a process and its group."""
     os.killpg(process.pid, signal.SIGKILL)
@@ -276,10 +285,11 @@ def truncate(path: Path) -> None:
     os.truncate(path, path.stat().st_size // 2)
 
 
-def flip_a_bit(path: Path) -> None:
+def flip_a_bit(path: Path, position: int | None = None) -> None:
     content = bytearray(path.read_bytes())
-    position = len(content) * 3 // 4
-    while chr(content[position]).isdigit():  # another last digit may give the same float
-        position += 1
+    if position is None:
+        position = len(content) * 3 // 4
+        while chr(content[position]).isdigit():  # another last digit may give the same float
+            position += 1
     content[position] ^= 1
     path.write_bytes(content)

@@ -13,6 +13,7 @@ NEEDED = ["Snakefile", "workflow", "profiles", "configs", "experiments", "enviro
 
 def copy_project(folder: Path) -> Path:
     """Without the claims about time: all other results of two runs are the same to the byte."""
+    folder.mkdir(exist_ok=True)
     for name in NEEDED:
         source = ROOT / name
         (shutil.copytree if source.is_dir() else shutil.copy)(source, folder / name)

@@ -69,12 +69,8 @@ def make_trainer(case: str, model: Path, ranks: Ranks) -> Trainer:
     problems = sums()
     policy = load_trained_policy(model, config, ranks)
     critic = load_critic(model, policy, config, ranks) if config.advantage == "gae" else None
-    sampler = ReplicaSampler(
-        load_model(model).to(ranks.device),
-        end_tokens=[tokenizer.eos_token_id],
-        batch_size=64,
-    )
-    shared = SharedSampler(sampler, ranks)
+    replica = load_model(model).to(ranks.device)
+    shared = SharedSampler(ReplicaSampler(replica, end_tokens=[tokenizer.eos_token_id], batch_size=64), ranks)
     shared.tolerance = 0.05 if config.precision == "bfloat16" else 1e-4
     return Trainer(
         config,

@@ -88,19 +88,19 @@ def log_probabilities(model, prompts, rollouts, temperature=1.0):
         yield torch.log_softmax(logits[len(start) - 1 : -1].double() / temperature, -1)
 
 
+def by_definition(log_p, tokens) -> dict[str, torch.Tensor]:
+    """log p_k, H = -sum p log p, S* = p_k (H + log p_k), E[S] = sum_i p_i S_i of tokens k from all log p [..., V]."""
+    p = log_p.exp()
+    entropy = -(p * log_p).sum(-1)
+    s = p * (entropy[..., None] + log_p)
+    logp, s_star = (values.gather(-1, tokens[..., None]).squeeze(-1) for values in (log_p, s))
+    return {"logp": logp, "entropy": entropy, "s_star": s_star, "s_expected": (p * s).sum(-1)}
+
+
 def slow_stats(model, prompts, rollouts, temperature=1.0):
-    """log p, H, S*, E[S] of every response token by their definitions, in float64, one list entry a rollout."""
+    """`by_definition` of every response token, in float64, one entry a rollout."""
     for rollout, log_p in zip(rollouts, log_probabilities(model, prompts, rollouts, temperature), strict=True):
-        p = log_p.exp()
-        entropy = -(p * log_p).sum(-1)
-        s = p * (entropy[:, None] + log_p)
-        at = torch.tensor(rollout.token_ids)[:, None]
-        yield {
-            "logp": log_p.gather(-1, at).squeeze(-1),
-            "entropy": entropy,
-            "s_star": s.gather(-1, at).squeeze(-1),
-            "s_expected": (p * s).sum(-1),
-        }
+        yield by_definition(log_p, torch.tensor(rollout.token_ids))
 
 
 def slow_advantages(rollouts, group_size, grade=even_sum) -> np.ndarray:

@@ -2,8 +2,8 @@
 
 import pytest
 
+from command_line import error, run
 from conftest import ROOT
-from entropy_dynamics.cli import main
 from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.storage import save_policy
@@ -14,6 +14,7 @@ from entropy_dynamics.stages.common import make_prompts
 from entropy_dynamics.tasks import Problem, find_task
 from entropy_dynamics.tasks.files import write_problems
 from entropy_dynamics.tasks.prompts import render_prompt
+from mistakes import mistake
 
 MODEL = "qwen2.5-7b-instruct"
 PROBLEM = Problem("p", "  What is 1+1?\n", "2", "math")
@@ -53,9 +54,8 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_template_that_cannot_render_a_problem_is_one_line(name):
     template, message = REFUSED[name]
-    with pytest.raises(UserError, match=message) as error:
+    with mistake(match=message):
         render_prompt(with_template(template), PROBLEM, "chat")
-    assert "\n" not in str(error.value)
     assert INSTRUCTION in render_prompt(with_template(template), PROBLEM, "completion")
 
 
@@ -96,9 +96,8 @@ def test_a_variable_reaches_the_template():
 
 @pytest.mark.parametrize("key", ["enable_think", "tokenize", "strftime_now"])
 def test_a_variable_that_the_template_does_not_have(key):
-    with pytest.raises(UserError) as error:
+    with mistake(f"model.chat_template_kwargs: the chat template of the tokenizer has no variable {key!r}"):
         render_prompt(with_template(THINKING), PROBLEM, "chat", {key: False})
-    assert f"model.chat_template_kwargs: the chat template of the tokenizer has no variable {key!r}" in str(error.value)
 
 
 # ---------------------------------------------------------------- hash and command
@@ -119,12 +118,9 @@ def test_the_command_shows_the_variables_and_refuses_a_template(shared_model, tm
     monkeypatch.chdir(ROOT)
     layout = Layout.of("laptop", tmp_path)
     write_problems(layout.problems("train"), [PROBLEM])
-    run = ["prompt", "--model", MODEL, "--results", str(tmp_path)]
+    command = ["prompt", "--model", MODEL, "--results", tmp_path]
     save_policy(shared_model, with_template(THINKING), layout.model(MODEL, 0))
-    assert main([*run, "--set", "model.chat_template_kwargs.enable_thinking=false"]) == 0
-    assert capfd.readouterr().out == f"[system]{INSTRUCTION}[user]What is 1+1?<no thinking>\n"
+    shown = run(capfd, *command, "--set", "model.chat_template_kwargs.enable_thinking=false")
+    assert shown == f"[system]{INSTRUCTION}[user]What is 1+1?<no thinking>\n"
     save_policy(shared_model, with_template(REFUSED["no system"][0]), layout.model(MODEL, 0))
-    assert main(run) == 2
-    out, err = capfd.readouterr()
-    assert (out, err.count("\n")) == ("", 1)
-    assert err.startswith(f"error: {layout.model(MODEL, 0)}: the chat template fails on ")
+    assert error(capfd, *command).startswith(f"{layout.model(MODEL, 0)}: the chat template fails on ")

@@ -1,6 +1,7 @@
 """Checkpoints of one process; those of several ranks are in test_ranks.py."""
 
 import math
+from functools import partial
 from pathlib import Path
 from shutil import copy
 
@@ -8,8 +9,9 @@ import pytest
 import torch
 
 from entropy_dynamics.distributed.ranks import Ranks
-from entropy_dynamics.errors import UserError
 from entropy_dynamics.training.checkpoints import Checkpoints
+from fault_harness import flip_a_bit, truncate
+from mistakes import mistake
 
 
 def trained(make_model, steps=0):
@@ -119,7 +121,7 @@ def test_damaged_checkpoints_do_not_count_as_kept(tmp_path, make_model, kept):
     for done in (20, 40, 60):
         early.save(trained(make_model), rows(done), {})
     for done in (40, 60):
-        cut(early.folder / f"step{done}" / "checkpoint.json")
+        truncate(early.folder / f"step{done}" / "checkpoint.json")
     one = checkpoints(tmp_path, kept=kept)
     assert one.resume(trained(make_model))[0] == rows(20)
     one.save(trained(make_model), rows(30), {})
@@ -142,19 +144,8 @@ def test_steps_by_other_code_are_resumed_and_recorded(tmp_path, make_model):
 
 def test_a_place_that_cannot_be_written_to_is_one_line(tmp_path, make_model):
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(UserError, match=r"^checkpoint .*step2\.partial: ") as caught:
+    with mistake(match=r"^checkpoint .*step2\.partial: "):
         checkpoints(tmp_path / "file").save(trained(make_model), rows(2), {})
-    assert "\n" not in str(caught.value)
-
-
-def cut(path):
-    path.write_bytes(path.read_bytes()[:100])
-
-
-def flip_a_bit(path):
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
 
 
 def change_a_number(path):
@@ -166,11 +157,11 @@ def change_a_number(path):
 @pytest.mark.parametrize(
     ("file", "harm", "said"),
     [
-        ("*.safetensors", cut, "was modified"),
-        ("*.safetensors", flip_a_bit, "was modified"),
+        ("*.safetensors", truncate, "was modified"),
+        ("*.safetensors", partial(flip_a_bit, position=-1), "was modified"),
         ("*.safetensors", Path.unlink, "is missing"),
         ("*.safetensors", lambda path: copy(path, path.with_name("foreign.safetensors")), "does not belong to it"),
-        ("checkpoint.json", cut, "checkpoint.json cannot be read"),
+        ("checkpoint.json", truncate, "checkpoint.json cannot be read"),
         ("checkpoint.json", Path.unlink, "checkpoint.json is missing"),
         ("checkpoint.json", change_a_number, "checkpoint.json was modified"),
     ],
@@ -189,6 +180,6 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_used(tmp_path, m
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith(f"note: checkpoint {one.folder / 'step2'} is damaged")
     assert said in line
-    cut(one.folder / "step1" / "checkpoint.json")
+    truncate(one.folder / "step1" / "checkpoint.json")
     assert one.resume(trained(make_model)) == ([], {})
     assert len(capsys.readouterr().err.splitlines()) == 2

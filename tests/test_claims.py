@@ -12,10 +12,10 @@ from entropy_dynamics.analysis.paper_gains import sampling_errors
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.verdicts import VERDICTS
 from entropy_dynamics.config import known_names, split_method
-from entropy_dynamics.errors import UserError
 from entropy_dynamics.reporting.claims import gains_line, summary_line, write_claims
 from entropy_dynamics.results.files import write_json
 from entropy_dynamics.results.layout import Layout
+from mistakes import mistake
 from single_claims import OTHER, write_curve
 from synthetic_results import MODEL, ROOT, SCALE, SEEDS, STEPS, model_facts
 
@@ -228,8 +228,5 @@ def test_a_broken_file_of_claims_is_one_line(tmp_path, old, new, message):
     (tmp_path / "claims.yaml").write_text(GOOD)
     assert load_claims(SCALE, SEEDS, tmp_path)[0].seeds == {"grpo": range(SEEDS["tables"])}
     (tmp_path / "claims.yaml").write_text(GOOD.replace(old, new, 1))
-    with pytest.raises(UserError) as error:
+    with mistake("claims.yaml", message):
         load_claims(SCALE, SEEDS, tmp_path)
-    assert message in str(error.value)
-    assert "claims.yaml" in str(error.value)
-    assert "\n" not in str(error.value)

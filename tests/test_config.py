@@ -5,7 +5,6 @@ import math
 import pytest
 import yaml
 
-from config_errors import message_of
 from conftest import ROOT
 from entropy_dynamics.config import (
     USED,
@@ -23,6 +22,7 @@ from entropy_dynamics.config.schema import RunConfig, StageConfig, marked_keys
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.methods import method_types
 from entropy_dynamics.sections import LOCATION, PER_MACHINE, parse
+from mistakes import message_of
 
 MODEL = "qwen2.5-7b-instruct"
 CONFIGS = ROOT / "configs"

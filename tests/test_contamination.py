@@ -5,7 +5,8 @@ import json
 import pandas as pd
 import pytest
 
-from command_line import from_files
+from command_line import error, from_files, write_lines
+from command_line import run as said
 from conftest import REAL_PROBLEMS, ROOT
 from entropy_dynamics.cli import main
 from entropy_dynamics.tasks.files import load_problems
@@ -35,13 +36,11 @@ def run(tmp_path, monkeypatch, capsys):
 
     def write(name, texts):
         rows = [{"id": f"{name}{place}", "problem": text, "answer": 7} for place, text in enumerate(texts)]
-        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        return str(tmp_path / f"{name}.jsonl")
+        return str(write_lines(tmp_path / f"{name}.jsonl", rows))
 
     def problems(texts, *options):
         files = from_files(write("train", texts), test=write("test", [STATED]))
-        assert main(["problems", *files, "--results", str(tmp_path), *options]) == 0
-        printed = capsys.readouterr().out.splitlines()
+        printed = said(capsys, "problems", *files, "--results", tmp_path, *options).splitlines()
         return printed, json.loads((tmp_path / "smoke/data/problems.json").read_text())["sets"]["train"]
 
     return problems
@@ -145,15 +144,13 @@ def test_the_columns_of_verl_are_read_without_options(tmp_path, monkeypatch, cap
         pd.DataFrame(table | {"prompt": prompts}).to_parquet(tmp_path / "a.parquet")
         command = ["problems", *from_files(tmp_path / "a.parquet"), "--results", str(tmp_path / name)]
         assert main(command) == 0
-        stated = {
-            problem.text: problem.answer for problem in load_problems(tmp_path / name / "smoke/data/train.parquet")
-        }
-        assert stated == {"1+1?": "2", "2+2?": "4"}
+        kept = load_problems(tmp_path / name / "smoke/data/train.parquet")
+        assert {problem.text: problem.answer for problem in kept} == {"1+1?": "2", "2+2?": "4"}
 
-    (tmp_path / "b.jsonl").write_text(json.dumps({"question": "3+3?", "extra": {"gold": "6"}}) + "\n")
-    command = ["problems", *from_files(tmp_path / "b.jsonl"), "--results", str(tmp_path / "other")]
-    assert main(command) == 2
-    assert "no column 'problem' (--set data.train.problem_column=NAME)" in capsys.readouterr().err
+    path = write_lines(tmp_path / "b.jsonl", [{"question": "3+3?", "extra": {"gold": "6"}}])
+    command = ["problems", *from_files(path), "--results", str(tmp_path / "other")]
+    capsys.readouterr()
+    assert "no column 'problem' (--set data.train.problem_column=NAME)" in error(capsys, *command)
     columns = ["--set", "data.train.problem_column=question", "--set", "data.train.answer_column=extra.gold"]
     assert main([*command, *columns]) == 0
     assert load_problems(tmp_path / "other/smoke/data/train.parquet")[0].answer == "6"

@@ -9,7 +9,7 @@ from itertools import islice, product
 import numpy as np
 import pytest
 
-from command_line import from_files
+from command_line import from_files, write_lines
 from conftest import HABITS, ROOT
 from countdown import OPERATIONS, RULES, all_expressions, countdown_set, divided, grade
 from entropy_dynamics.cli import main
@@ -98,8 +98,7 @@ def test_problems_need_only_the_operations_allowed(operations):
 def test_own_files_of_countdown_problems(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(ROOT)
     rows = [("a", "3,5,7,25=24", 24), ("b", "25,7,5,3=24", "24"), ("c", "3,8=24", 23), ("d", "no numbers", 1)]
-    train = tmp_path / "train.jsonl"
-    train.write_text("".join(json.dumps({"id": i, "problem": p, "answer": a}) + "\n" for i, p, a in rows))
+    train = write_lines(tmp_path / "train.jsonl", ({"id": i, "problem": p, "answer": a} for i, p, a in rows))
     assert main(["problems", *from_files(train, "countdown"), "--results", str(tmp_path)]) == 0
     assert load_problems(tmp_path / "smoke/data/train.parquet") == [Problem("a", "3,5,7,25=24", "24", "countdown")]
     dropped = json.loads((tmp_path / "smoke/data/problems.json").read_text())["sets"]["train"]["dropped"]

@@ -6,12 +6,10 @@ import math
 import pytest
 import torch
 
-from conftest import DISTINCT_METHODS, ROOT
-from entropy_dynamics.config import load_config
+from conftest import DISTINCT_METHODS
 from entropy_dynamics.training.first_order import COLUMNS
 from reference import SINGLE_FORWARD, graded, parameters
 
-CONFIGS = ROOT / "configs"
 # PPO's share of explained variance needs returns that vary; what was not measured is NaN.
 MAY_BE_NAN = {"validation_accuracy", "validation_pass", "value_explained_variance", *COLUMNS}
 DECAY = 1e-3 * 0.01  # learning rate times weight decay of `training_config`
@@ -20,18 +18,13 @@ every_method = pytest.mark.parametrize("name", DISTINCT_METHODS)
 
 
 @pytest.fixture
-def make(make_trainer):
-    """`make(name, model, ...)`: a trainer with the method, reward, updates and advantages of a method's file."""
+def make(trainer_on):
+    """`make(name, model, ...)`: a trainer on a CPU with the settings of the method's file."""
 
     def build(name, model, **changes):
-        config = load_config("laptop", "qwen2.5-7b-instruct", name, configs=CONFIGS)
-        training = config.training
-        own = {key: getattr(training, key) for key in ("reward", "advantage", "updates_per_batch")}
-        own |= {"critic": training.critic.model_dump(), "single_forward_tokens": 0}
         # With half of a group right, Pass@4 has nothing to learn from six.
-        own_k = {"k": 2} if name == "pass_at_k" else {}
-        params = config.method.params.model_dump() | own_k | changes.pop("params", {})
-        return make_trainer(model, config.method.name, params=params, **(own | changes))
+        params = ({"k": 2} if name == "pass_at_k" else {}) | changes.pop("params", {})
+        return trainer_on(torch.device("cpu"), name, model, params=params, **changes)
 
     return build
 
@@ -52,11 +45,6 @@ def assert_only_decayed(trainer, before, rows):
     updates = trainer.config.updates_per_batch * len(rows)
     expected = before * (1 - DECAY) ** updates
     assert torch.allclose(parameters(trainer.policy.model), expected, rtol=1e-6, atol=0)
-
-
-def advantages_of(trainer, *rewards):
-    """The method's own, of one group; not of PPO, whose critic replaces them."""
-    return trainer.method.advantages(torch.tensor(rewards), torch.zeros(len(rewards), dtype=torch.long))
 
 
 def all_right(rollout):
@@ -117,7 +105,8 @@ def test_all_rewards_equal(make, model, name):
         assert row["lens_pos_lt"] == row["lens_neg_gt"] == 0.0
         assert row["entropy"] > 0
     # W-REINFORCE and its parts and RFT do not normalize in the group: they learn from one that is all right.
-    assert bool(advantages_of(trainer, *[1.0] * 6).any()) == name.startswith(("w_reinforce", "psr", "rft"))
+    own = trainer.method.advantages(torch.ones(6), torch.zeros(6, dtype=torch.long))  # PPO's critic replaces them
+    assert bool(own.any()) == name.startswith(("w_reinforce", "psr", "rft"))
     acts = trainer.method.acts_without_advantage
     if not acts and name not in ("w_reinforce", "psr", "rft"):
         assert_only_decayed(trainer, before, rows)

@@ -125,10 +125,7 @@ def test_children_see_the_claimed_devices_while_the_claim_lasts(monkeypatch):
     assert json.loads(subprocess.check_output(shown)) == "3,1,GPU-5f"
 
 
-@pytest.mark.parametrize(
-    ("value", "names"),
-    [("", []), ("1,-1,2", ["1"]), ("GPU-a, MIG-b", ["GPU-a", "MIG-b"])],
-)
+@pytest.mark.parametrize(("value", "names"), [("", []), ("1,-1,2", ["1"]), ("GPU-a, MIG-b", ["GPU-a", "MIG-b"])])
 def test_the_variable_is_read_as_cuda_reads_it(monkeypatch, value, names):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
     assert visible_devices() == names

@@ -1,7 +1,6 @@
 """The commands on other trainers' files: pass-at-k, lens."""
 
 import itertools
-import json
 import math
 from math import comb
 
@@ -10,9 +9,8 @@ import pandas as pd
 import pytest
 import torch
 
-from command_line import error, run
+from command_line import error, output, run, write_lines
 from conftest import ROOT
-from entropy_dynamics.cli import main
 from entropy_dynamics.core.dynamics import batch_entropy_change
 from entropy_dynamics.core.token_stats import token_stats
 
@@ -59,10 +57,9 @@ def test_two_files_are_compared_on_the_same_problems(tmp_path, capsys):
 
 def test_problems_that_only_one_file_has_are_counted(tmp_path, capsys):
     for name, ids in (("one", "abc"), ("two", "cd")):
-        rows = [json.dumps({"problem_id": id, "correct": 1}) for id in ids for _ in range(2)]
-        (tmp_path / f"{name}.jsonl").write_text("\n".join(rows))
-    assert main(["pass-at-k", str(tmp_path / "one.jsonl"), str(tmp_path / "two.jsonl")]) == 0
-    assert capsys.readouterr().err == "the difference is of the 1 problems that both have, of 3 and 2\n"
+        write_lines(tmp_path / f"{name}.jsonl", [{"problem_id": id, "correct": 1} for id in ids for _ in range(2)])
+    _, err = output(capsys, "pass-at-k", tmp_path / "one.jsonl", tmp_path / "two.jsonl")
+    assert err == "the difference is of the 1 problems that both have, of 3 and 2\n"
 
 
 def test_two_files_are_compared_at_all_k_at_once(tmp_path, capsys):
@@ -71,9 +68,8 @@ def test_two_files_are_compared_at_all_k_at_once(tmp_path, capsys):
     one = samples(tmp_path / "one.parquet", "problem_id", "correct", grades)
     half = {name: [int(name) % 2] * 4 for name in grades}
     two = samples(tmp_path / "two.parquet", "problem_id", "correct", half)
-    assert main(["pass-at-k", str(one), str(two)]) == 0
-    said = "all k to 4 at once (95 % band): the second gains at k = 1 to 1, loses at k = 3 to 4\n"
-    assert capsys.readouterr().err == said
+    _, err = output(capsys, "pass-at-k", one, two)
+    assert err == "all k to 4 at once (95 % band): the second gains at k = 1 to 1, loses at k = 3 to 4\n"
 
 
 def test_a_folder_is_all_of_its_files_and_columns_are_named_by_what_differs(tmp_path, capsys):
@@ -107,11 +103,7 @@ def test_a_folder_is_all_of_its_files_and_columns_are_named_by_what_differs(tmp_
         ("no.jsonl", '{"input": "1+1", "output": "2"}', "{} has no column for the grade of an answer"),
         ("text.jsonl", '{"input": "1", "score": "good"}', "{}: score is 'good'; it should be true, false or a number"),
         ("ungraded.jsonl", '{"input": "1", "score": null}', "{}: no sample has a value of score"),
-        (
-            "empty.jsonl",
-            '{"input": "1", "score": 1}\n{"input": "", "score": 0}',
-            "{}: 1 of 2 samples have no input",
-        ),
+        ("empty.jsonl", '{"input": "1", "score": 1}\n{"input": "", "score": 0}', "{}: 1 of 2 samples have no input"),
         ("latin.jsonl", b'{"input": 1}\n{"input": "\xe9"}', "{}: line 2 is not a JSON object"),
     ],
 )
@@ -126,18 +118,16 @@ def test_a_mistake_is_one_line(name, text, message, tmp_path, capsys):
 def test_a_sample_without_a_grade_is_left_out_and_counted(suffix, tmp_path, capsys):
     grades = {"a": [True, None, True, False], "b": [None] * 4, "c": [False, False, None, False]}
     path = samples(tmp_path / f"some.{suffix}", "problem_id", "correct", grades)
-    assert main(["pass-at-k", str(path)]) == 0
-    printed = capsys.readouterr()
-    assert printed.err == f"{path}: 6 of 12 samples have no correct and are left out; 2 of 3 problems are left\n"
-    rows = [line.split() for line in printed.out.splitlines()[1:]]
+    out, err = output(capsys, "pass-at-k", path)
+    assert err == f"{path}: 6 of 12 samples have no correct and are left out; 2 of 3 problems are left\n"
+    rows = [line.split() for line in out.splitlines()[1:]]
     assert [row[:2] for row in rows] == [["1", "33.3"], ["2", "50.0"], ["3", "50.0"]]  # 2 of 3, and 0 of 3
 
 
 def test_ids_that_are_text_stay_apart(tmp_path, capsys):
     ids = {"007": 1, "7": 0, "7.0": 0}
-    (path := tmp_path / "ids.jsonl").write_text(
-        "\n".join(json.dumps({"problem_id": name, "correct": grade}) for name, grade in ids.items())
-    )
+    rows = [{"problem_id": name, "correct": grade} for name, grade in ids.items()]
+    path = write_lines(tmp_path / "ids.jsonl", rows)
     [line] = run(capsys, "pass-at-k", path).splitlines()[1:]
     assert line.split()[:2] == ["1", "33.3"]  # one problem would have three samples
 
@@ -214,7 +204,7 @@ def test_the_lens_reads_log_p_and_entropy_per_response(tokens, tmp_path, capsys)
         | {"advantage": float(advantages[cut][0])}
         for cut in (slice(0, 90), slice(90, 200), slice(200, 400))
     ]
-    (path := tmp_path / "batch.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    path = write_lines(tmp_path / "batch.jsonl", rows)
     about, _, *lines = run(capsys, "lens", path, "--methods", "clip_b@mu=1.5", "clip_v").splitlines()
     assert about.startswith("400 tokens")
     assert "E[S] is not in the file" in about
@@ -289,7 +279,7 @@ def test_a_lens_without_what_it_needs_is_one_line(tmp_path, capsys):
     ],
 )
 def test_a_mistake_in_a_batch_is_one_line(rows, message, tmp_path, capsys):
-    (path := tmp_path / "batch.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    path = write_lines(tmp_path / "batch.jsonl", rows)
     assert error(capsys, "lens", path).startswith(f"{path}: {message}")
 
 

@@ -98,10 +98,7 @@ def test_theorems_match_finite_differences(kind):
     rows, tokens = some_tokens(p)
     logits, p = logits[rows], p[rows]
     direction = onehot(tokens, p.shape[-1])
-    for predict, d in (
-        (entropy_change_single_logit, direction),
-        (entropy_change_gradient_step, direction - p),
-    ):
+    for predict, d in ((entropy_change_single_logit, direction), (entropy_change_gradient_step, direction - p)):
         measured = (entropy_of(logits + h * d) - entropy_of(logits - h * d)) / 2
         torch.testing.assert_close(predict(p, tokens, h), measured, rtol=1e-5, atol=1e-13)
 

@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from command_line import error, run
-from trainer_logs import FALLING, STEPS, TRAINERS, lines, of_trainer, ours
+from command_line import error, run, write_lines
+from trainer_logs import FALLING, STEPS, TRAINERS, of_trainer, ours
 
 
 @pytest.mark.parametrize("write", [ours, *map(of_trainer, TRAINERS)], ids=["with the lens", *TRAINERS])
@@ -76,7 +76,7 @@ def test_entropy_watch_takes_the_column_that_it_is_given(tmp_path, capsys):
 
 
 def test_an_entropy_below_zero_is_one_line(tmp_path, capsys):
-    lines(path := tmp_path / "log.jsonl", [{"step": step, "entropy": -value} for step, value in enumerate(FALLING)])
+    path = write_lines(tmp_path / "log.jsonl", [{"step": n, "entropy": -value} for n, value in enumerate(FALLING)])
     assert error(capsys, "entropy-watch", path).startswith(
         f"{path}: entropy is -1.397 at step 0; it should be 0 or more, in nats"
     )

@@ -22,9 +22,7 @@ PAGE = (ROOT / "docs" / "paper-scale.md").read_text()
 @pytest.fixture
 def project(tmp_path) -> Path:
     """At the paper's scale, with what a run starts from."""
-    folder = tmp_path / "project"
-    folder.mkdir()
-    copy_project(folder)
+    folder = copy_project(tmp_path / "project")
     files = [f"data/{name}.parquet" for name in ("train", *load_config("paper").data.evaluation)]
     for name in (*files, "data/problems.json", f"models/{MODEL}/seed0/model.json", "pass_rates/seed0.parquet"):
         file = folder / "results" / "paper" / name

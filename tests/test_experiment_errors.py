@@ -6,11 +6,11 @@ import shutil
 import pytest
 import yaml
 
+from command_line import error
 from entropy_dynamics.analysis.claims import load_claims
 from entropy_dynamics.analysis.experiments import load_experiment
 from entropy_dynamics.analysis.run_data import Results
-from entropy_dynamics.cli import main
-from entropy_dynamics.errors import UserError
+from mistakes import mistake
 from synthetic_results import ROOT, SCALE, SEEDS
 
 
@@ -33,12 +33,9 @@ def refused(tmp_path):
     def call(name: str, place: str, value, load) -> str:
         file = folder / f"{name}.yaml"
         file.write_text(yaml.safe_dump(changed(yaml.safe_load(file.read_text()), place, value)))
-        with pytest.raises(UserError) as error:
+        with mistake(match=f"^{file}: ") as error:
             load(folder)
-        prefix, _, line = str(error.value).partition(f"{file}: ")
-        assert prefix == ""
-        assert "\n" not in line
-        return line
+        return str(error.value).removeprefix(f"{file}: ")
 
     return call
 
@@ -106,15 +103,13 @@ def test_a_gain_that_the_paper_does_not_print(tmp_path, monkeypatch, capsys):
     file.write_text(yaml.safe_dump(changed(yaml.safe_load(file.read_text()), "paper.models", ["distill-llama-8b"])))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "results" / SCALE).mkdir(parents=True)
-    assert main(["claims", "--scale", SCALE]) == 2
-    said = "error: claims.yaml: paper: paper_values.yaml has no pass of distill-llama-8b clip_b on aime24\n"
-    assert capsys.readouterr().err == said
+    said = "claims.yaml: paper: paper_values.yaml has no pass of distill-llama-8b clip_b on aime24"
+    assert error(capsys, "claims", "--scale", SCALE) == said
     assert list((tmp_path / "results" / SCALE).iterdir()) == []
 
 
 @pytest.mark.parametrize("content", ["", "[]\n", "kind: scores\ntitle: [\n"])
 def test_files_that_are_no_experiments(tmp_path, content):
     (tmp_path / "mine.yaml").write_text(content)
-    with pytest.raises(UserError, match=r"mine\.yaml: ") as error:
+    with mistake("mine.yaml: "):
         load_experiment("mine", SCALE, SEEDS, tmp_path)
-    assert "\n" not in str(error.value)

@@ -17,14 +17,6 @@ MEASURED = ("method.label", "training.entropy_change_", "training.token_samples"
 SEEDS = {"tables": 3, "extras": 1, "pilot": 1}
 
 
-@pytest.mark.parametrize("name", known_experiments(ROOT / "experiments"))
-def test_experiments_name_known_models_and_methods(name):
-    experiment = load_experiment(name, SCALE, SEEDS, ROOT / "experiments")
-    for run in experiment.runs:
-        assert (ROOT / "configs/model" / f"{run.model}.yaml").is_file()
-        assert (ROOT / "configs/method" / f"{run.method.partition('@')[0]}.yaml").is_file()
-
-
 def test_a_pretrained_model_is_evaluated_once():
     runs = load_experiment("table1", "gpu", SEEDS, ROOT / "experiments").runs
     assert {run.seed for run in runs if run.method == "base"} == {0}

@@ -1,12 +1,11 @@
 """Answers that are expressions, graded by Math-Verify in a process with a limit of CPU time."""
 
-import json
 import os
 import signal
 
 import pytest
 
-from command_line import from_files
+from command_line import from_files, write_lines
 from conftest import ROOT
 from entropy_dynamics.cli import main
 from entropy_dynamics.tasks import Problem, limited
@@ -64,10 +63,10 @@ def test_a_killed_verifier_is_no_wrong_answer():
 def test_files_with_expressions_are_read(tmp_path, monkeypatch):
     rows = [("half", "1/2"), ("interval", r"\left[0, \frac{1}{3}\right)"), ("word", r"\text{blue}"),
             ("steps", "3 * 4 = <<3*4=12>>12\n#### 1,212"), ("nothing", "")]  # fmt: skip
-    lines = [json.dumps({"problem": f"The {text} one?", "answer": answer}) for text, answer in rows]
-    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    problems = [{"problem": f"The {text} one?", "answer": answer} for text, answer in rows]
+    path = write_lines(tmp_path / "a.jsonl", problems)
     monkeypatch.chdir(ROOT)
-    assert main(["problems", *from_files(tmp_path / "a.jsonl", "expressions"), "--results", str(tmp_path)]) == 0
+    assert main(["problems", *from_files(path, "expressions"), "--results", str(tmp_path)]) == 0
     kept = load_problems(tmp_path / "smoke/data/train.parquet")
     assert [problem.answer for problem in kept] == ["1/2", r"\left[0, \frac{1}{3}\right)", r"\text{blue}", "1,212"]
     assert all(problem.grade(f"\\boxed{{{problem.answer}}}", "stop").correct for problem in kept)

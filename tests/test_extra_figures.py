@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from matplotlib.collections import PolyCollection
 
+from command_line import error
 from entropy_dynamics.analysis.experiments import Run
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.statistics import score_interval, share_interval
@@ -168,10 +169,9 @@ def test_gains_by_difficulty_by_hand(graded):
 def test_gains_by_difficulty_on_other_problems_are_not_averaged(graded, capsys):
     run = Run(OTHER, "clip_v", 1)
     write_counts(graded, run, "dapo500", [1] * 5, 4)
-    command = ["draw", "difficulty", "--scale", SCALE, "--results", str(graded.parent), "--set", "seeds.tables=3"]
-    assert main(command) == 2
+    command = ["draw", "difficulty", "--scale", SCALE, "--results", graded.parent, "--set", "seeds.tables=3"]
     said = f"{run.evaluation_file(graded, 'dapo500')}: other problems or another K than the other runs'"
-    assert said in capsys.readouterr().err
+    assert said in error(capsys, *command)
 
 
 def test_one_seed_has_no_interval(graded):

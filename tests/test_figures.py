@@ -233,9 +233,8 @@ def test_the_lens_sums_over_steps_and_not_shares(results, tmp_path):
 def test_a_missing_run_names_the_file_and_how_to_make_it_and_writes_nothing(small):
     missing = Run(MODEL, "grpo", 1).metrics_file(small)
     missing.unlink()
-    with pytest.raises(UserError) as error:
+    with pytest.raises(UserError, match=f"^{missing} is missing; make it or get it again$"):
         draw("figure5", small, SEEDS)
-    assert str(error.value) == f"{missing} is missing; make it or get it again"
     assert not (small / "figures").exists()
 
 

@@ -189,10 +189,8 @@ def test_single_steps_of_a_mask_are_those_of_its_loss(model, make_trainer, monke
     before = [parameter.detach().clone() for parameter in model.parameters()]
     method = load_method(name, **({"mu": 0.5} if name in ("clip_b", "random_mask") else {}))
     prompts, rollouts = rollouts_of(trainer)
-    batch, update = (
-        RolloutBatch.collate(prompts, rollouts),
-        PolicyUpdate(trainer.config, trainer.policy, method, 1.0, Ranks()),
-    )
+    batch = RolloutBatch.collate(prompts, rollouts)
+    update = PolicyUpdate(trainer.config, trainer.policy, method, 1.0, Ranks())
     gradient = update.entropy_gradient(batch)
     effects, _ = along(trainer, gradient, lambda: update.statistics(batch))
     exact = Shared(model, batch, 1.0).of_tokens(gradient)

@@ -13,14 +13,24 @@ from entropy_dynamics.analysis.run_data import Results
 from synthetic_results import MODEL, PROBLEMS, SCALE, SEEDS, draw, write_all, write_evaluation
 
 
+def write(results, seed, *shares):
+    """`shares`: method, temperature, how many fifths of the problems are solved, and in what share of the samples."""
+    for dataset, (problems, k) in PROBLEMS.items():
+        fifths = np.arange(problems) // (problems // 5)
+        for method, temperature, solved, right in shares:
+            correct = (fifths < solved)[:, None] & (np.arange(k) < right * k)
+            write_evaluation(results, Run(MODEL, method, seed), dataset, correct, temperature)
+
+
+# GRPO's frontier goes from Avg@K 2/5 at Pass@K 2/5 to 1/5 at 4/5, so it has 3/10 at 3/5.
+GRPO = [("grpo", 0.4, 2, 1.0), ("grpo", 1.0, 4, 0.25), ("grpo", None, 0, 0.0), ("grpo", 1.3, 0, 0.0)]
+
+
 def test_the_means_over_the_sets_at_each_temperature(tmp_path):
     results = tmp_path / SCALE
     write_all(results, SEEDS, names=["frontier"])
     for seed in range(SEEDS["tables"]):
-        for dataset, (problems, k) in PROBLEMS.items():
-            correct = np.zeros((problems, k), bool)
-            correct[: problems // 5 * (1 + seed % 2), : k // 2] = True  # half of the samples of one or two fifths
-            write_evaluation(results, Run(MODEL, "clip_b", seed), dataset, correct, 0.4)
+        write(results, seed, ("clip_b", 0.4, 1 + seed % 2, 0.5))
     frame = pd.read_csv(draw("frontier", results, SEEDS)[2]).set_index(["model", "method", "temperature"])
     row = frame.loc[MODEL, "clip_b", 0.4]
     shares = [(1 + seed % 2) / 5 for seed in range(SEEDS["tables"])]
@@ -41,17 +51,11 @@ def test_a_frontier_of_models_that_solve_nothing_is_drawn(tmp_path):
 
 
 def test_avg_over_the_baselines_frontier_at_equal_pass(tmp_path):
-    """GRPO's frontier goes from Avg@K 2/5 at Pass@K 2/5 to 1/5 at 4/5, so it has 3/10 at Clip_V's 3/5."""
+    """Clip_V's Pass@K is 3/5."""
     results = tmp_path / SCALE
     write_all(results, SEEDS, names=["frontier"])
-    shares = [("grpo", 0.4, 2, 1.0), ("grpo", 1.0, 4, 0.25), ("clip_v", None, 3, 0.75), ("clip_b", None, 5, 1.0)]
-    shares += [("grpo", temperature, 0, 0.0) for temperature in (None, 1.3)]
     for seed in range(SEEDS["tables"]):
-        for dataset, (problems, k) in PROBLEMS.items():
-            fifths = np.arange(problems) // (problems // 5)
-            for method, temperature, solved, right in shares:
-                correct = (fifths < solved)[:, None] & (np.arange(k) < right * k)
-                write_evaluation(results, Run(MODEL, method, seed), dataset, correct, temperature)
+        write(results, seed, *GRPO, ("clip_v", None, 3, 0.75), ("clip_b", None, 5, 1.0))
     frame = pd.read_csv(draw("frontier", results, SEEDS)[2]).set_index(["model", "method", "temperature"])
     assert frame.loc[MODEL, "clip_v", 0.7]["matched"] == pytest.approx(100 * (3 / 5 * 3 / 4 - 3 / 10), abs=1e-3)
     assert np.isnan(frame.loc[MODEL, "clip_b", 0.7]["matched"])  # GRPO solves no more than 4/5 at any temperature
@@ -62,13 +66,8 @@ def test_gains_are_paired_by_seed(tmp_path):
     """Clip_V lacks the second of three seeds; its others solve a quarter and three quarters of the samples."""
     results = Results(tmp_path / SCALE, SCALE, SEEDS, ROOT / "configs", ROOT / "experiments")
     experiment = results.experiment("frontier")
-    shares = [("grpo", 0.4, 2, 1.0), ("grpo", 1.0, 4, 0.25), ("grpo", None, 0, 0.0), ("grpo", 1.3, 0, 0.0)]
     for seed in range(3):
-        for dataset, (problems, k) in PROBLEMS.items():
-            fifths = np.arange(problems) // (problems // 5)
-            for method, temperature, solved, right in [*shares, ("clip_v", None, 3, (1 + seed) / 4)]:
-                correct = (fifths < solved)[:, None] & (np.arange(k) < right * k)
-                write_evaluation(results.root, Run(MODEL, method, seed), dataset, correct, temperature)
+        write(results.root, seed, *GRPO, ("clip_v", None, 3, (1 + seed) / 4))
     runs = tuple(run for run in experiment.runs if run != Run(MODEL, "clip_v", 1))
     columns = frontier_gain(MODEL, "clip_v", replace(experiment, runs=runs), results)
     gains = sum(column.mean(axis=1) for column in columns)

@@ -18,6 +18,7 @@ import torch
 from conftest import ROOT
 from entropy_dynamics.config import load_config
 from entropy_dynamics.models.toy import build_toy_model
+from fault_harness import wait_until
 from preloaded import program
 from test_launch import alive
 
@@ -230,10 +231,7 @@ def test_a_case_that_imports_ends_with_a_killed_command(tmp_path, number):
         children = {int(child) for child in Path(f"/proc/{check.pid}/task/{check.pid}/children").read_text().split()}
     check.send_signal(number)
     check.wait()
-    deadline = time.monotonic() + 300
-    while any(map(alive, children)):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: not any(map(alive, children)), seconds=300)
     assert not (tmp_path / "kernels0.json").exists()  # it did not continue to its end
 
 

@@ -57,11 +57,7 @@ def test_ppo_clips_by_the_sign_of_the_whitened_advantage(make_trainer, model, mo
     token_weights = trainer.method.__class__.token_weights
 
     def spy(self, stats, advantages, mask, **named):
-        kept["weights"], kept["advantages"], kept["mask"] = (
-            token_weights(self, stats, advantages, mask),
-            advantages,
-            mask,
-        )
+        kept.update(weights=token_weights(self, stats, advantages, mask), advantages=advantages, mask=mask)
         return kept["weights"]
 
     monkeypatch.setattr(trainer.method.__class__, "token_weights", spy)

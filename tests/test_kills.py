@@ -131,7 +131,6 @@ def test_kills_of_processes_at_random_moments(tmp_path, smoke_project, reference
     for number in count():
         project = tmp_path / str(number)
         if kills == KILLS:
-            project.mkdir()
             work = Workflow(copy_project(project), checkpoints=number % 2 == 0)
         else:
             work = Workflow(without_a_run(shutil.copytree(smoke_project, project)), TARGET, checkpoints=True)

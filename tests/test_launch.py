@@ -18,6 +18,7 @@ from entropy_dynamics.config.schema.hardware import HardwareConfig
 from entropy_dynamics.distributed.launch import STARTER
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.errors import UserError
+from fault_harness import wait_until
 from preloaded import program
 
 WAIT = 120  # seconds after which a test gives up; nothing below takes long
@@ -153,10 +154,7 @@ def test_killing_the_parent_leaves_no_rank_behind(tmp_path):
     ranks = pids_in(parent)
     parent.kill()
     parent.wait()
-    deadline = time.monotonic() + WAIT
-    while any(alive(pid) for pid in ranks):  # nothing else would end them
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: not any(map(alive, ranks)))  # nothing else would end them
 
 
 @LINUX

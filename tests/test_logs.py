@@ -6,15 +6,8 @@ import math
 import pandas as pd
 import pytest
 
-from command_line import error, run
-from entropy_dynamics.cli import main
-from trainer_logs import (
-    FALLING,
-    STEPS,
-    json_lines,
-    lines,
-    trainer_state,
-)
+from command_line import error, output, run, write_lines
+from trainer_logs import FALLING, STEPS, json_lines, trainer_state
 
 
 def test_an_export_of_several_runs_is_one_line(tmp_path, capsys):
@@ -31,12 +24,12 @@ def test_a_curve_that_tensorboard_exports_is_read(tmp_path, capsys):
 def test_a_file_of_several_runs_is_one_line(tmp_path, capsys):
     keys = {"model": "toy", "method": "grpo", "seed": 0}
     rows = [{"step": step, "entropy": value} | keys for step, value in enumerate(FALLING)]
-    lines(path := tmp_path / "log.jsonl", rows)
+    write_lines(path := tmp_path / "log.jsonl", rows)
     assert "Entropy fell" in run(capsys, "entropy-watch", path)
-    lines(path, rows + [row | {"seed": seed, "method": "clip_b"} for row in rows for seed in (1, 2)])
+    write_lines(path, rows + [row | {"seed": seed, "method": "clip_b"} for row in rows for seed in (1, 2)])
     several = "it has several runs (method grpo, clip_b; seed 0, 1, ...); save the rows of one as a file of its own"
     assert error(capsys, "entropy-watch", path) == f"{path} cannot be read: {several}"
-    lines(path, [row | {"seed": row["step"]} for row in rows])  # no two of a step: those of one run
+    write_lines(path, [row | {"seed": row["step"]} for row in rows])  # no two of a step: those of one run
     assert "Entropy fell" in run(capsys, "entropy-watch", path)
 
 
@@ -50,14 +43,14 @@ WRONG = [
 
 @pytest.mark.parametrize(("rows", "message"), WRONG, ids=[message for _, message in WRONG])
 def test_what_is_not_a_number_is_one_line(rows, message, tmp_path, capsys):
-    lines(path := tmp_path / "log.jsonl", rows)
+    write_lines(path := tmp_path / "log.jsonl", rows)
     assert error(capsys, "entropy-watch", path).startswith(f"{path} cannot be read: {message}")
 
 
 def test_numbers_that_are_text_are_numbers(tmp_path, capsys):
     """As text, step 10 comes before step 2."""
     rows = [{"step": str(step), "entropy": str(value)} for step, value in enumerate(FALLING)]
-    lines(path := tmp_path / "log.jsonl", rows)
+    write_lines(path := tmp_path / "log.jsonl", rows)
     assert "Half of it was over by step 13; it moved fastest between the steps 10 and 14" in run(
         capsys, "entropy-watch", path
     )
@@ -65,7 +58,7 @@ def test_numbers_that_are_text_are_numbers(tmp_path, capsys):
 
 def test_files_of_two_runs_in_one_folder_are_not_averaged(tmp_path, capsys):
     for name, values in (("grpo", FALLING), ("clip_b", FALLING[::-1])):
-        lines(tmp_path / f"{name}.jsonl", [{"step": step, "entropy": value} for step, value in enumerate(values)])
+        write_lines(tmp_path / f"{name}.jsonl", [{"step": step, "entropy": value} for step, value in enumerate(values)])
     message = f"{tmp_path} contains 2 runs; name one of them: {tmp_path}/clip_b.jsonl, {tmp_path}/grpo.jsonl"
     assert error(capsys, "entropy-watch", tmp_path).startswith(message)
 
@@ -74,9 +67,8 @@ def test_the_last_value_of_a_step_counts(tmp_path, capsys):
     """A run that was started again twice, and appended to its log."""
     rows = [{"step": step, "entropy": 2.0} for step in range(20)] * 2
     rows += [{"step": step, "entropy": value} for step, value in enumerate(FALLING)]
-    lines(path := tmp_path / "log.jsonl", rows)
-    assert main(["entropy-watch", str(path)]) == 0
-    out, err = capsys.readouterr()
+    write_lines(path := tmp_path / "log.jsonl", rows)
+    out, err = output(capsys, "entropy-watch", path)
     assert out.startswith("Entropy fell from 1.39 to 0.2 nats (-86%; means of the first and the last 4 of 40 steps).")
     assert err == f"{path} logs the entropy of 20 steps more than once; the last value counts\n"
 
@@ -116,7 +108,7 @@ def test_a_file_that_is_no_log_is_one_line(name, text, message, tmp_path, capsys
 def nan_in_json_lines(folder, values):
     rows = [{"step": step, "entropy": value} for step, value in enumerate(values)]
     rewards = ({"step": step, "reward": step / 100} for step in range(len(values)))
-    lines(folder / "log.jsonl", [row for both in zip(rows, rewards, strict=True) for row in both])
+    write_lines(folder / "log.jsonl", [row for both in zip(rows, rewards, strict=True) for row in both])
 
 
 def nan_in_trainer_state(folder, values):
@@ -136,8 +128,7 @@ def nan_in_parquet(folder, values):
 def test_an_entropy_that_is_nan_is_counted(write, tmp_path, capsys):
     """Not the steps that log no entropy: those of other rows, or after the last."""
     write(tmp_path, [*FALLING[:20], *[math.nan] * 20])
-    assert main(["entropy-watch", str(tmp_path)]) == 0
-    out, err = capsys.readouterr()
+    out, err = output(capsys, "entropy-watch", tmp_path)
     assert out.startswith("Entropy fell from 1.4 to ")
     assert err.endswith("entropy is NaN at 20 of 40 steps, first at step 20\n")
     assert err.startswith(f"{tmp_path}/")
@@ -155,8 +146,7 @@ def test_a_null_of_others_parquet_is_no_nan(sparse, name, entropy, tmp_path, cap
     other = int(sparse == "every second step")
     rows = [both for row in rows for both in (row, {"step": row["step"] + other, "reward": row["step"] / 100})]
     pd.DataFrame(rows).to_parquet(path := tmp_path / name)
-    assert main(["entropy-watch", str(path)]) == 0
-    out, err = capsys.readouterr()
+    out, err = output(capsys, "entropy-watch", path)
     assert out.startswith("Entropy fell from 1.39 to 0.2 nats (-86%; means of the first and the last 4 of 40 steps).")
     assert err == ""
 
@@ -165,8 +155,7 @@ def test_what_stands_for_a_missing_value_in_a_csv_file_is_one(tmp_path, capsys):
     missing = "NA"
     text = "".join(f"{step},{value},{missing}\n{step},{missing},1\n" for step, value in enumerate(FALLING))
     (path := tmp_path / "log.csv").write_text(f"step,entropy,reward\n{text}50,NaN,1\n")
-    assert main(["entropy-watch", str(path)]) == 0
-    out, err = capsys.readouterr()
+    out, err = output(capsys, "entropy-watch", path)
     assert "means of the first and the last 4 of 40 steps" in out
     assert "reward went from 1 to 1." in out
     assert err == f"{path}: entropy is NaN at 1 of 41 steps, first at step 50\n"

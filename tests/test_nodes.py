@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pandas as pd
 import pytest
@@ -17,6 +16,7 @@ from entropy_dynamics.config.schema.hardware import HardwareConfig
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.distributed.torchrun import address, endpoint
 from entropy_dynamics.errors import UserError
+from fault_harness import wait_until
 from preloaded import program
 
 WAIT = 120  # seconds after which a test gives up
@@ -74,11 +74,7 @@ def test_two_nodes_train_the_policy_of_one_node_and_resume(small_results, srun, 
 
 @pytest.mark.parametrize(
     ("hosts", "first"),
-    [
-        ("gpu7", "gpu7"),
-        ("gpu[03-05,07],cpu1", "gpu03"),
-        ("rack[1-2]n[01-04]-ib,login", "rack1n01-ib"),
-    ],
+    [("gpu7", "gpu7"), ("gpu[03-05,07],cpu1", "gpu03"), ("rack[1-2]n[01-04]-ib,login", "rack1n01-ib")],
 )
 def test_the_ranks_meet_at_the_first_host_of_the_step(hosts, first, monkeypatch):
     """Not at the caller's, which under salloc may be the login node."""
@@ -127,18 +123,10 @@ def test_srun_is_told_to_end_when_the_command_is_ended(tmp_path, sent, code):
     start = "from entropy_dynamics.distributed.launch import _run_on_nodes; _run_on_nodes(2, 1, ['train'])"
     environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "4242"}
     command = subprocess.Popen([sys.executable, "-c", start], env=environment)
-    wait_for(tmp_path / "started", command)
+    wait_until((tmp_path / "started").exists, command)
     command.send_signal(sent)
     assert command.wait(WAIT) == code
-    wait_for(tmp_path / "told")
-
-
-def wait_for(file, process=None):
-    deadline = time.monotonic() + WAIT
-    while not file.exists():
-        assert process is None or process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until((tmp_path / "told").exists)
 
 
 def test_several_nodes_need_a_slurm_job(small_results, monkeypatch, capfd):

@@ -76,15 +76,11 @@ def random_batch(b=4, t=6, vocabulary=9, seed=0):
     return logits, tokens, advantages, mask
 
 
-def logp_of(logits, tokens):
-    return logits.log_softmax(-1).gather(-1, tokens[..., None]).squeeze(-1)
-
-
 def test_strictly_on_policy_the_gradient_is_the_mean_of_a_grad_logp():
     logits, tokens, advantages, mask = random_batch()
     multipliers = loss_weights(mask.double(), mask, torch.tensor([0, 0, 1, 1]))
     logits.requires_grad_()
-    logp = logp_of(logits, tokens)
+    logp = logits.log_softmax(-1).gather(-1, tokens[..., None]).squeeze(-1)
     loss = policy_loss(logp, logp, advantages, multipliers)  # logp_old is detached inside
     (gradient,) = torch.autograd.grad(loss, logits)
 

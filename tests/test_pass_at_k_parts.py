@@ -1,17 +1,9 @@
 """pass-at-k: what tells the rows of a file apart, and columns that are no grades of samples."""
 
-import json
-
 import pandas as pd
 import pytest
 
-from command_line import error, run
-
-
-def lines(path, rows):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+from command_line import error, run, write_lines
 
 
 def graded(grades, **columns):
@@ -29,7 +21,7 @@ WEAK, STRONG = {"a": [1, 0], "b": [0, 0]}, {"a": [1, 1], "b": [1, 0]}
 
 @pytest.mark.parametrize("name", ["global_step", "checkpoint_path", "temperature", "Run Name", "method", "seed"])
 def test_rows_of_two_policies_are_two_columns(name, tmp_path, capsys):
-    path = lines(tmp_path / "all.jsonl", graded(WEAK, **{name: "x"}) + graded(STRONG, **{name: "y"}))
+    path = write_lines(tmp_path / "all.jsonl", graded(WEAK, **{name: "x"}) + graded(STRONG, **{name: "y"}))
     named = {f"{name}=x": 25.0, f"{name}=y": 75.0}
     if " " not in name:
         assert first_row(capsys, path) == {"k": 1.0, **named, "difference": 50.0}
@@ -37,8 +29,8 @@ def test_rows_of_two_policies_are_two_columns(name, tmp_path, capsys):
 
 
 def test_a_folder_of_steps_is_a_column_per_step_even_without_common_problems(tmp_path, capsys):
-    lines(tmp_path / "val/0.jsonl", graded(WEAK, step=0))
-    lines(tmp_path / "val/20.jsonl", graded({"c": [1, 1], "d": [1, 0]}, step=20))
+    write_lines(tmp_path / "val/0.jsonl", graded(WEAK, step=0))
+    write_lines(tmp_path / "val/20.jsonl", graded({"c": [1, 1], "d": [1, 0]}, step=20))
     assert first_row(capsys, tmp_path / "val") == {"k": 1, "step=0": 25.0, "step=20": 75.0}
 
 
@@ -52,23 +44,23 @@ def test_files_of_a_folder_with_the_same_problems_are_columns(tmp_path, capsys):
 
 def test_graders_and_data_sets_with_the_same_ids_are_columns(tmp_path, capsys):
     for name in ("filter", "dataset"):
-        path = lines(tmp_path / f"{name}.jsonl", graded(WEAK, **{name: "x"}) + graded(STRONG, **{name: "y"}))
+        path = write_lines(tmp_path / f"{name}.jsonl", graded(WEAK, **{name: "x"}) + graded(STRONG, **{name: "y"}))
         assert first_row(capsys, path) == {"k": 1, f"{name}=x": 25.0, f"{name}=y": 75.0, "difference": 50.0}
     apart = graded({"a": [1, 0]}, dataset="x") + graded({"b": [1, 1]}, dataset="y")
-    assert first_row(capsys, lines(tmp_path / "apart.jsonl", apart)) == {"k": 1, "apart": 75.0}
+    assert first_row(capsys, write_lines(tmp_path / "apart.jsonl", apart)) == {"k": 1, "apart": 75.0}
 
 
 @pytest.mark.parametrize("numbers", ["seed", "trial_id"])
 def test_a_number_per_sample_and_a_name_per_problem_split_nothing(numbers, tmp_path, capsys):
     rows = [row | {numbers: number % 2, "name": row["problem_id"]} for number, row in enumerate(graded(STRONG))]
-    assert first_row(capsys, lines(tmp_path / "one.jsonl", rows)) == {"k": 1, "one": 75.0}
+    assert first_row(capsys, write_lines(tmp_path / "one.jsonl", rows)) == {"k": 1, "one": 75.0}
 
 
 def test_many_policies_in_a_file_are_one_line(tmp_path, capsys):
-    path = lines(tmp_path / "all.jsonl", [row for step in range(9) for row in graded(WEAK, step=step)])
+    path = write_lines(tmp_path / "all.jsonl", [row for step in range(9) for row in graded(WEAK, step=step)])
     message = f"{path} has rows of step=0, step=1 and 7 more; keep those of one"
     assert error(capsys, "pass-at-k", path) == message
-    lines(path, [row for step in range(2) for row in graded(WEAK, step=step)])
+    write_lines(path, [row for step in range(2) for row in graded(WEAK, step=step)])
     assert (
         error(capsys, "pass-at-k", path, "--power", 5)
         == f"{path} has rows of step=0, step=1; --power takes those of one"
@@ -83,13 +75,13 @@ def test_a_session_of_several_outputs_is_one_sample_of_its_prompt(tmp_path, caps
         for session in (0, 1)
         for output in (1, 0)
     ]
-    path = lines(tmp_path / "v1.jsonl", rows)
+    path = write_lines(tmp_path / "v1.jsonl", rows)
     assert first_row(capsys, path) == {"k": 1, "v1": 50.0}
     assert run(capsys, "pass-at-k", path, "--problem", "uid") == run(capsys, "pass-at-k", path)
     assert run(capsys, "pass-at-k", path).splitlines()[2].split()[:2] == ["2", "100.0"]
     two_steps = [row | {"step": step, "score": row["score"] * step} for step in (0, 1) for row in rows]
     expected = {"k": 1, "step=0": 0.0, "step=1": 50.0, "difference": 50.0}
-    assert first_row(capsys, lines(path, two_steps)) == expected
+    assert first_row(capsys, write_lines(path, two_steps)) == expected
 
 
 @pytest.mark.parametrize(
@@ -100,23 +92,24 @@ def test_a_session_of_several_outputs_is_one_sample_of_its_prompt(tmp_path, caps
     ],
 )
 def test_rates_counts_and_partial_credit_are_no_grades(grades, shown, tmp_path, capsys):
-    path = lines(tmp_path / "credit.jsonl", graded(grades))
+    path = write_lines(tmp_path / "credit.jsonl", graded(grades))
     assert error(capsys, "pass-at-k", path).startswith(f"{path}: correct has {shown}")
 
 
 def test_a_threshold_makes_grades_of_scores(tmp_path, capsys):
-    path = lines(tmp_path / "credit.jsonl", graded({"a": [0.1, 1], "b": [0.1, 0.9]}))
+    path = write_lines(tmp_path / "credit.jsonl", graded({"a": [0.1, 1], "b": [0.1, 0.9]}))
     assert [first_row(capsys, path, "--threshold", at)["credit"] for at in (0.1, 0.9, 1)] == [100.0, 50.0, 25.0]
 
 
 def test_equal_scores_have_an_interval_with_a_width(tmp_path, capsys):
     """Of 2 problems, at least a share of 0.025^(1/2) has this score."""
-    path = lines(tmp_path / "same.jsonl", graded({"a": [1, 0], "b": [0, 1]}))
+    path = write_lines(tmp_path / "same.jsonl", graded({"a": [1, 0], "b": [0, 1]}))
     share = 0.025**0.5
     assert list(map(float, run(capsys, "pass-at-k", path).splitlines()[1].split()[1:])) == pytest.approx(
         [50, 50 * share, 100 - 50 * share], abs=0.05
     )
-    row = run(capsys, "pass-at-k", path, lines(tmp_path / "none.jsonl", graded({"a": [0, 0], "b": [0, 0]}))).split()
+    none = write_lines(tmp_path / "none.jsonl", graded({"a": [0, 0], "b": [0, 0]}))
+    row = run(capsys, "pass-at-k", path, none).split()
     assert list(map(float, row[row.index("1") + 7 :][:3])) == pytest.approx(
         [-50, -50 * share - 100 * (1 - share), -50 * share + 100 * (1 - share)], abs=0.05
     )

@@ -52,12 +52,8 @@ def test_a_filter_that_keeps_nothing_says_what_there_was():
 @pytest.fixture
 def prepared(tmp_path, shared_model, tokenizer, problems):
     """The config and a layout with training problems, not in the order of their ids, and a base model."""
-    config = load_config(
-        "laptop",
-        MODEL,
-        overrides=["pass_rates.samples=8", "sampling.max_new_tokens=4"],
-        configs=ROOT / "configs",
-    )
+    overrides = ["pass_rates.samples=8", "sampling.max_new_tokens=4"]
+    config = load_config("laptop", MODEL, overrides=overrides, configs=ROOT / "configs")
     layout = Layout(tmp_path / "results")
     write_problems(layout.problems("train"), problems[::-1])
     save_policy(shared_model, tokenizer, layout.model(config.pass_rates.model, 0))
@@ -65,42 +61,47 @@ def prepared(tmp_path, shared_model, tokenizer, problems):
 
 
 class Scripted:
-    """A sampler whose sample k of problem i is correct if k < i."""
+    """A sampler whose sample k of problem i is the text `response(i, k)`, and which keeps what each call asks for."""
 
-    def __init__(self, problems, tokenizer):
-        self.problems, self.tokenizer, self.asked = problems, tokenizer, {}
+    def __init__(self, tokenizer, response):
+        self.tokenizer, self.response, self.asked = tokenizer, response, []
 
     def sample(self, prompts, *, samples, **asked):
-        self.asked = asked | {"samples": samples}
+        assert self.returns_logp
+        self.asked.append(asked | {"samples": samples})
         rollouts = []
-        for number, (prompt, problem) in enumerate(zip(prompts, self.problems, strict=True)):
+        for number, prompt in enumerate(prompts):
             for sample in range(samples):
-                answer = int(problem.answer) + (0 if sample < number else 1)
-                tokens = self.tokenizer.encode(f"\\boxed{{{answer}}}", add_special_tokens=False)
+                tokens = self.tokenizer.encode(self.response(number, sample), add_special_tokens=False)
                 ids = [*tokens, self.tokenizer.eos_token_id]
-                rollouts.append(Rollout(prompt.problem_id, sample, ids, "stop", [-0.5] * len(ids)))
+                rollouts.append(Rollout(prompt.problem_id, sample, ids, "stop", [-0.25] * len(ids)))
         return rollouts
 
 
-def test_every_problem_has_a_row_with_its_own_rate(prepared, problems, tokenizer, monkeypatch):
+@pytest.fixture
+def sampler(problems, tokenizer, monkeypatch):
+    """Its sample k of problem i is correct if k < i."""
+    answers = [int(problem.answer) for problem in problems[::-1]]
+    made = Scripted(tokenizer, lambda number, sample: f"\\boxed{{{answers[number] + (sample >= number)}}}")
+    monkeypatch.setattr(pass_rates, "open_sampler", lambda *_: nullcontext(made))
+    return made
+
+
+def test_every_problem_has_a_row_with_its_own_rate(prepared, problems, sampler):
     config, layout = prepared
-    problems = problems[::-1]
-    sampler = Scripted(problems, tokenizer)
-    monkeypatch.setattr(pass_rates, "open_sampler", lambda *_: nullcontext(sampler))
     returned = measure_pass_rates(config, layout)
     frame = pd.read_parquet(layout.pass_rates(0))
     assert frame.columns.tolist() == ["problem_id", "correct", "samples", "rate"]
-    assert frame["problem_id"].tolist() == [problem.id for problem in problems]
+    assert frame["problem_id"].tolist() == [problem.id for problem in problems[::-1]]
     assert frame["correct"].tolist() == [min(number, 8) for number in range(12)]
     assert frame["rate"].tolist() == returned["rate"].tolist() == [min(number, 8) / 8 for number in range(12)]
-    assert sampler.asked == {"samples": 8, "temperature": 1.0, "max_new_tokens": 4, "stream": "pass rates/seed0"}
+    [asked] = sampler.asked
+    assert asked == {"samples": 8, "temperature": 1.0, "max_new_tokens": 4, "stream": "pass rates/seed0"}
 
 
-def test_other_bounds_take_no_new_samples(prepared, problems, tokenizer, monkeypatch):
+def test_other_bounds_take_no_new_samples(prepared, sampler):
     """Neither after a filter that kept nothing, nor once the rates are measured, when only training depends on them."""
     config, layout = prepared
-    sampler = Scripted(problems[::-1], tokenizer)
-    monkeypatch.setattr(pass_rates, "open_sampler", lambda *_: nullcontext(sampler))
 
     def bounded(low, high):
         return config.model_copy(update={"pass_rates": config.pass_rates.model_copy(update={"low": low, "high": high})})

@@ -8,15 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from command_line import error, output, run, set_to
 from conftest import ROOT
 from entropy_dynamics.cli import main
 from entropy_dynamics.config import load_config
 from entropy_dynamics.planning.duration import sampling_seconds, training_seconds
-from entropy_dynamics.planning.footprint import (
-    GIB,
-    checkpoint_buffers,
-    training_memory,
-)
+from entropy_dynamics.planning.footprint import GIB, checkpoint_buffers, training_memory
 from entropy_dynamics.planning.plan import HOST_PER_RANK, Job, make_plan, resources
 
 CONFIGS, EXPERIMENTS = ROOT / "configs", ROOT / "experiments"
@@ -139,33 +136,29 @@ def in_repository(monkeypatch):
 
 
 def test_the_paper_scale_fits_and_the_documentation_shows_its_plan(in_repository, capsys):
-    assert main(["plan", "--scale", "paper", "--markdown"]) == 0
-    output, page = capsys.readouterr().out, (ROOT / "docs/paper-scale.md").read_text(encoding="utf-8")
+    shown, page = run(capsys, "plan", "--scale", "paper", "--markdown"), (ROOT / "docs/paper-scale.md").read_text()
 
     def first_table(text):
         table = text[text.index("| model ") :].split("\n\n")[0]
         rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
         return [row for row in rows if "---" not in row[0]]
 
-    planned_rows = first_table(output)
-    assert {row[0] for row in planned_rows[1:]} == set(load_config("paper").models) - {
-        "qwen2.5-14b-instruct"
-    }  # an extra's
+    planned_rows = first_table(shown)
+    models = set(load_config("paper").models) - {"qwen2.5-14b-instruct"}  # an extra's
+    assert {row[0] for row in planned_rows[1:]} == models
     assert first_table(page[page.index("## Cost") :]) == planned_rows
     for gpu in ("A100", "H100", "H200"):
         assert f" {planned('paper', f'plan.gpu={gpu}').gpu_hours:,.0f} " in page
 
 
 def test_the_gpu_scale_fits_into_about_a_day(in_repository, capsys):
-    assert main(["plan", "--scale", "gpu"]) == 0
-    text = capsys.readouterr().out
+    text = run(capsys, "plan", "--scale", "gpu")
     assert f"{MODEL} (Qwen2.5-0.5B-Instruct)" in text  # never the paper's name alone
     assert float(re.search(r"In total (\d+) GPU-hours", text)[1]) < 26
 
 
 def test_eight_runs_of_toy_models_fit_on_one_gpu(in_repository, capsys):
-    assert main(["plan", "--scale", "gpu-toy"]) == 0
-    assert f"{MODEL} (toy model)" in capsys.readouterr().out
+    assert f"{MODEL} (toy model)" in run(capsys, "plan", "--scale", "gpu-toy")
     jobs = planned("gpu-toy").jobs
     assert all(sum(phase.values()) < 79 / 8 * GIB for job in jobs for phase in job.memory.values())
 
@@ -185,11 +178,10 @@ def test_eight_runs_of_toy_models_fit_on_one_gpu(in_repository, capsys):
 )
 def test_a_job_that_does_not_fit_is_named_with_a_setting_that_does(setting, problem, advice, in_repository, capsys):
     plan = ["plan", "--scale", "paper", "--set", "experiments=[figure1]"]
-    assert main([*plan, "--set", setting]) == 2
-    output = capsys.readouterr()
-    assert "In total" in output.out  # the tables are printed nevertheless
+    out, err = output(capsys, *plan, "--set", setting, code=2)
+    assert "In total" in out  # the tables are printed nevertheless
     section = setting.partition(".")[0]
-    assert re.fullmatch(rf"error: qwen2.5-7b-instruct[\w ]* {problem}.*: set {section}.{advice}\n", output.err)
+    assert re.fullmatch(rf"error: qwen2.5-7b-instruct[\w ]* {problem}.*: set {section}.{advice}\n", err)
     assert main([*plan, "--set", setting, "--set", f"{section}.{advice}"]) == 0
 
 
@@ -199,15 +191,13 @@ def test_the_gpu_scale_fits_on_smaller_cards_as_the_page_says(row, in_repository
     settings = ["plan.gpu=L40S", "engine.gpu_memory_utilization=0.5"]
     if row != "48 GB":
         settings = ["plan.gpu=RTX4090", "engine.gpu_memory_utilization=0.4", "training.tokens_per_micro_batch=4096"]
-    plan = ["plan", "--scale", "gpu", *(part for one in settings for part in ("--set", one))]
+    plan = ["plan", "--scale", "gpu", *set_to(settings)]
     if row == "two of 24 GB":
         plan += ["--set", "hardware.ranks=2"]
     elif row == "one of 24 GB":
-        assert main(plan) == 2
-        assert "Qwen2.5-1.5B" in capsys.readouterr().err
+        assert "Qwen2.5-1.5B" in output(capsys, *plan, code=2)[1]
         plan += ["--set", "experiments=[figure1,figure3,figure4,table4,pass_at_k,corollary4]"]
-    assert main(plan) == 0
-    [hours] = re.findall(r"In total (\d+) GPU-hours", capsys.readouterr().out)
+    [hours] = re.findall(r"In total (\d+) GPU-hours", run(capsys, *plan))
     [line] = [line for line in page.splitlines() if line.startswith(f"| {row} |")]
     assert re.search(rf"\b{hours} GPU-hours", line)
 
@@ -215,8 +205,7 @@ def test_the_gpu_scale_fits_on_smaller_cards_as_the_page_says(row, in_repository
 def test_a_pretrained_model_on_a_cpu_has_a_plan(in_repository, capsys):
     """Weights, gradients and Adam's moments in fp32, and activations without a logits block."""
     settings = ["experiments=[table1]", "toy_models[qwen3-4b-base]=null"]
-    assert main(["plan", "--scale", "laptop", *(part for one in settings for part in ("--set", one))]) == 0
-    out = capsys.readouterr().out
+    out = run(capsys, "plan", "--scale", "laptop", *set_to(settings))
     rows = [line.split() for line in out.splitlines() if line.startswith("qwen3-4b-base")]
     assert [row[1:4] for row in rows] == [["train,", "GRPO", "15"], ["evaluate", "5", "20"]]
     config = load_config("laptop", "qwen3-4b-base", "grpo", settings, CONFIGS)
@@ -249,22 +238,17 @@ def test_a_pretrained_model_on_a_cpu_has_a_plan(in_repository, capsys):
     ],
 )
 def test_mistakes_are_named(settings, message, in_repository, capsys):
-    assert main(["plan", "--scale", "paper", *(part for one in settings for part in ("--set", one))]) == 2
-    error = capsys.readouterr().err
-    assert message in error
-    assert error.count("\n") == 1
+    assert message in error(capsys, "plan", "--scale", "paper", *set_to(settings))
 
 
 def test_the_example_of_the_machine_file_fits(tmp_path, monkeypatch, capsys):
     for folder in (CONFIGS, EXPERIMENTS):
         shutil.copytree(folder, tmp_path / folder.name)
     monkeypatch.chdir(tmp_path)
-    _, start, example = (
-        Path("configs/machine.yaml").read_text().removesuffix("overrides: []\n").partition("# overrides:")
-    )
-    Path("configs/machine.yaml").write_text((start + example).replace("# ", "", 1).replace("\n# ", "\n"))
-    assert main(["plan", "--scale", "paper"]) == 0
-    assert capsys.readouterr().out.startswith("Scale paper on H100 GPUs")
+    file = Path("configs/machine.yaml")
+    _, start, example = file.read_text().removesuffix("overrides: []\n").partition("# overrides:")
+    file.write_text((start + example).replace("# ", "", 1).replace("\n# ", "\n"))
+    assert run(capsys, "plan", "--scale", "paper").startswith("Scale paper on H100 GPUs")
 
 
 # ---------------------------------------------------------------- for Snakemake

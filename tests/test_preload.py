@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,10 +15,10 @@ import pytest
 from conftest import ROOT, SmallResults
 from entropy_dynamics import preload
 from entropy_dynamics.client import SERVER
+from fault_harness import wait_until
 from project_copy import copy_project
 
-LINUX = pytest.mark.skipif(sys.platform != "linux", reason="pidfd and prctl are Linux's")
-pytestmark = LINUX
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="pidfd and prctl are Linux's")
 WAIT = 120  # seconds after which a test gives up
 COMMAND = [sys.executable, "-c", "from entropy_dynamics.client import program; program()"]
 STARTER = f"""
@@ -89,13 +88,6 @@ def own(tmp_path):
     running.end()
 
 
-def wait_for(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + WAIT
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 def has_ended(process: psutil.Process) -> bool:
     return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
@@ -103,7 +95,7 @@ def has_ended(process: psutil.Process) -> bool:
 def endless_run(server: Preloaded, results: SmallResults) -> subprocess.Popen:
     """A training run of many steps that has begun."""
     run = server.start(*results.train("grpo"), "--set", "training.steps=100000")
-    wait_for(lambda: "1/100000" in run.stderr.readline())
+    wait_until(lambda: "1/100000" in run.stderr.readline())
     return run
 
 
@@ -192,7 +184,7 @@ def test_snakemake_starts_it_for_a_cpu_scale_without_ranks(tmp_path, options):
     if scale == "smoke":
         assert snakemake.returncode == 0, (tmp_path / "output").read_text()
     assert len(servers) == (not options)
-    wait_for(lambda: all(has_ended(server) for server in servers.values()))
+    wait_until(lambda: all(has_ended(server) for server in servers.values()))
 
 
 # ---------------------------------------------------------------- where no server can serve
@@ -235,12 +227,15 @@ def test_commands_run_by_themselves_after_the_code_was_edited_and_one_line_says_
 # ---------------------------------------------------------------- signals and kills
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])
-def test_a_signal_is_passed_on(preloaded, endless, number, code):
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM), (signal.SIGKILL, -signal.SIGKILL)],
+)
+def test_a_signal_to_the_client_ends_its_command(preloaded, endless, number, code):
     (command,) = preloaded.commands()
     endless.send_signal(number)
     assert endless.wait(WAIT) == code
-    wait_for(lambda: has_ended(command))
+    wait_until(lambda: has_ended(command))
     assert preloaded.run("config").returncode == 0
 
 
@@ -248,14 +243,6 @@ def test_a_run_that_is_asked_to_end_does_so_at_a_checkpoint(preloaded, endless, 
     endless.send_signal(signal.SIGURG)
     assert endless.wait(WAIT) == 75
     assert list(small_results.folder.rglob("checkpoint.json"))
-
-
-def test_a_killed_client_takes_its_command_along(preloaded, endless):
-    (command,) = preloaded.commands()
-    endless.kill()
-    endless.wait(WAIT)
-    wait_for(lambda: has_ended(command))
-    assert preloaded.run("config").returncode == 0
 
 
 def test_a_killed_command_ends_its_client_likewise(preloaded, endless):
@@ -268,10 +255,10 @@ def test_a_killed_command_ends_its_client_likewise(preloaded, endless):
 def test_after_the_server_was_killed_commands_run_by_themselves(own, small_results):
     run = own.start(*small_results.train("grpo"), "--set", "training.steps=30")
     commands = []
-    wait_for(lambda: commands or commands.extend(own.commands()))
+    wait_until(lambda: commands or commands.extend(own.commands()))
     (command,) = commands
     own.server.kill()
-    wait_for(lambda: has_ended(command))
+    wait_until(lambda: has_ended(command))
     _, errors = run.communicate(timeout=WAIT)
     assert run.returncode == 0, errors
     assert (small_results.run("grpo") / "metrics.parquet").is_file()
@@ -282,14 +269,14 @@ def test_nothing_is_left_of_a_killed_starter(own, small_results):
     endless = endless_run(own, small_results)
     (command,) = own.commands()
     own.starter.kill()
-    wait_for(lambda: has_ended(own.server) and has_ended(command))
-    wait_for(lambda: not own.address.parent.exists())
+    wait_until(lambda: has_ended(own.server) and has_ended(command))
+    wait_until(lambda: not own.address.parent.exists())
     assert endless.wait(WAIT) == -signal.SIGKILL
 
 
 def test_a_command_that_runs_by_itself_ends_with_a_killed_starter_too(own, small_results):
     own.server.kill()
-    wait_for(lambda: has_ended(own.server))
+    wait_until(lambda: has_ended(own.server))
     endless = endless_run(own, small_results)
     own.starter.kill()
     assert endless.wait(WAIT) == -signal.SIGKILL
@@ -305,7 +292,7 @@ def test_output_goes_to_a_pipe_where_the_server_has_a_file(tmp_path):
     with (tmp_path / "log").open("w") as log:
         command = [sys.executable, "-c", starter]
         with subprocess.Popen(command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=log, stderr=log):
-            wait_for(address.is_file)
+            wait_until(address.is_file)
             environment[SERVER] = address.read_text()
             run = subprocess.run([*COMMAND, "config"], cwd=ROOT, env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr

@@ -3,6 +3,7 @@
 import pandas as pd
 import pytest
 
+from command_line import output, set_to
 from conftest import ROOT, SETS
 from entropy_dynamics.cli import main
 from entropy_dynamics.config import load_config
@@ -131,10 +132,8 @@ def test_a_training_run_counts_them(scale, tokenizer, tmp_path, monkeypatch, cap
     write_parquet(layout.pass_rates(0), pd.DataFrame({"problem_id": [one.id for one in SUMS], "rate": 0.5}))
     settings = (f"sampling.max_prompt_tokens={limit}", "sampling.max_new_tokens=4", "training.steps=1")
     settings += ("training.prompts_per_step=2", "training.group_size=2", "training.validation_problems=1")
-    options = [part for entry in settings for part in ("--set", entry)]
-    run = ["train", "--model", MODEL, "--method", "grpo", "--seed", "0", "--results", str(tmp_path)]
-    assert main([*run, *options]) == 0
-    err = capfd.readouterr().err
+    run = ["train", "--model", MODEL, "--method", "grpo", "--seed", "0", "--results", tmp_path]
+    _, err = output(capfd, *run, *set_to(settings))
     assert f"note: 2 of 4 training problems are left out: their prompts are over {limit} tokens\n" in err
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from command_line import output
 from conftest import ROOT
 from entropy_dynamics.cli import main
 from entropy_dynamics.config import load_config
@@ -29,6 +30,7 @@ from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.sampling import open_sampler
 from entropy_dynamics.sampling.vllm import open_engine as open_vllm
 from published_models import MODEL, SHAPE, prepare, write_model
+from test_vllm_adapter import FakeLLM
 
 
 @pytest.fixture
@@ -77,8 +79,7 @@ def test_a_policy_that_cannot_be_saved_is_an_error_before_the_first_step(small_r
     base = next(small_results.folder.glob("smoke/**/generation_config.json"))
     edit(base, temperature=0.6)
     monkeypatch.setattr("entropy_dynamics.training.trainer.Trainer.step", lambda *_: pytest.fail("a step was taken"))
-    assert main(small_results.train("grpo")) == 2
-    err = capsys.readouterr().err
+    _, err = output(capsys, *small_results.train("grpo"), code=2)
     assert f"config and tokenizer of {base.parent} cannot be written (GenerationConfig is invalid" in err
     assert "`temperature`" in err
     assert not small_results.run("grpo").exists()
@@ -111,25 +112,13 @@ def test_every_end_token_of_the_model_ends_a_response(two_ends, tokenizer, promp
 
 
 def test_vllm_stops_at_every_end_token(two_ends, tokenizer, monkeypatch):
-    asked = []
-
-    class LLM:
-        def __init__(self, *_, **__):
-            text = SimpleNamespace(tie_word_embeddings=True, num_hidden_layers=1)
-            self.model_config = SimpleNamespace(hf_text_config=text, dtype=torch.float32)
-
-        def generate(self, requests, settings, **_):
-            asked.extend(settings)
-            return []
-
-    vllm = SimpleNamespace(LLM=LLM, SamplingParams=SimpleNamespace)
-    monkeypatch.setitem(sys.modules, "vllm", vllm)
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(LLM=FakeLLM, SamplingParams=SimpleNamespace))
     config = load_config("rehearsal", MODEL, configs=ROOT / "configs")
     sampler = open_vllm(config, two_ends.directory, tokenizer, with_training=False)
-    with pytest.raises(ValueError, match="zip"):  # no outputs
+    with pytest.raises(ValueError, match="zip"):  # fewer outputs than samples
         sampler.sample([SimpleNamespace(problem_id="p", token_ids=[2])], **HOW)
-    assert {tuple(sorted(each.stop_token_ids)) for each in asked} == {tuple(sorted(two_ends.ends))}
-    assert all(each.ignore_eos for each in asked)  # the engine has no tokenizer, so all are stated
+    assert {tuple(sorted(each.stop_token_ids)) for each in sampler._llm.settings} == {tuple(sorted(two_ends.ends))}
+    assert all(each.ignore_eos for each in sampler._llm.settings)  # the engine has no tokenizer, so all are stated
 
 
 # ---------------------------------------------------------------- the context

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from command_line import error
 from conftest import ROOT
 from entropy_dynamics.analysis.replication import Replicate
 from entropy_dynamics.analysis.statistics import Interval, seed_interval
@@ -66,8 +67,8 @@ def test_the_chance_that_a_verdict_changes_is_what_runs_drawn_again_show(claimed
     common = np.average([effect.value for effect in effects], weights=[error**-2 for error in errors])
     rng = np.random.default_rng(0)
     verdicts = []
-    for error, (below, above) in zip(errors, widths, strict=True):
-        values = rng.normal(common, error, 200_000)
+    for spread, (below, above) in zip(errors, widths, strict=True):
+        values = rng.normal(common, spread, 200_000)
         holds = (values - below > low) & (values + above < high)
         fails = (values + above < low) | (values - below > high)
         verdicts.append(np.where(holds, 1, np.where(fails, -1, 0)))
@@ -119,11 +120,9 @@ def test_runs_without_a_claim_to_compare_are_one_line_with_their_scales(tmp_path
         (tmp_path / scale).mkdir()
         entries = [entry | {"scale": scale} for entry in (exact, gain)]
         (tmp_path / scale / "claims.json").write_text(json.dumps(entries))
-    assert main(["compare", str(tmp_path / "laptop"), str(tmp_path / "smoke" / "claims.json"), "--table"]) == 2
-    assert capsys.readouterr() == (
-        "",
-        f"error: {tmp_path}/laptop and {tmp_path}/smoke/claims.json (laptop and smoke scale): "
-        "nothing to compare, as no claim has an interval over seeds in both\n",
+    assert error(capsys, "compare", tmp_path / "laptop", tmp_path / "smoke" / "claims.json", "--table") == (
+        f"{tmp_path}/laptop and {tmp_path}/smoke/claims.json (laptop and smoke scale): "
+        "nothing to compare, as no claim has an interval over seeds in both"
     )
 
 
@@ -137,8 +136,7 @@ def test_runs_without_a_claim_to_compare_are_one_line_with_their_scales(tmp_path
 def test_a_run_that_is_not_there(tmp_path, monkeypatch, capsys, path, message):
     monkeypatch.chdir(tmp_path)
     Path("run").mkdir()
-    assert main(["compare", path, "run"]) == 2
-    assert capsys.readouterr().err == f"error: {message}\n"
+    assert error(capsys, "compare", path, "run") == message
 
 
 def test_a_verdict_that_one_run_could_not_give_has_not_changed(compare):

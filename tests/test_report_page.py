@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shutil
-import time
 from pathlib import Path
 from threading import Thread
 from types import SimpleNamespace
@@ -25,6 +24,7 @@ from entropy_dynamics.reporting.claims import write_claims
 from entropy_dynamics.reporting.report import write_report
 from entropy_dynamics.reporting.watch import open_server
 from entropy_dynamics.results.token_samples import STATISTICS, write_token_samples
+from fault_harness import wait_until
 from project_copy import copy_project
 from synthetic_results import MODEL, write_all
 
@@ -315,7 +315,7 @@ def test_a_reader_asks_two_policies(live, watched, browser):
     problem, button = (form.find_element("css selector", name) for name in ("input", "button"))
     problem.send_keys("1,2=3")
     button.click()
-    wait(lambda: len(form.find_elements("css selector", ".response")) == 2)
+    wait_until(lambda: len(form.find_elements("css selector", ".response")) == 2)
     titles = [title.text for title in form.find_elements("css selector", ".prompt > b")]
     assert titles == [f"{method}, seed 0, {MODEL}: 1,2=3" for method in ("grpo", "clip_b")]
     tokens = form.find_elements("css selector", ".response code span")
@@ -325,11 +325,4 @@ def test_a_reader_asks_two_policies(live, watched, browser):
     assert "“+”" in browser.find_element("id", "token").text
     problem.send_keys("4")
     button.click()
-    wait(lambda: form.find_element("id", "answers").text == "no such problem")
-
-
-def wait(until, seconds=60):
-    end = time.monotonic() + seconds
-    while not until():
-        assert time.monotonic() < end
-        time.sleep(0.1)
+    wait_until(lambda: form.find_element("id", "answers").text == "no such problem")

@@ -8,20 +8,15 @@ import pytest
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from command_line import error
 from conftest import ROOT
 from entropy_dynamics import engines, sampling
-from entropy_dynamics.cli import main
 from entropy_dynamics.config import load_config
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.models.storage import save_policy
 from entropy_dynamics.sampling import Prompt, Rollout, Sampler, open_sampler, sample_seed
-from entropy_dynamics.sampling.native import (
-    NativeSampler,
-    ReplicaSampler,
-    _draw,
-    _noise,
-    open_engine,
-)
+from entropy_dynamics.sampling.native import NativeSampler, ReplicaSampler, _draw, _noise, open_engine
+from reference import log_probabilities, slow_stats
 
 NEW_TOKENS = 30
 NOISE = 0.5
@@ -64,24 +59,20 @@ def plain(rollouts):
 
 
 @pytest.fixture
-def rows_fed(monkeypatch):
-    """The number of rows of each pass through the model: the prefills, and every step of decoding."""
-    sizes = []
-    original = NativeSampler._forward
-
-    def spy(self, ids, *rest):
-        sizes.append(len(ids))
-        return original(self, ids, *rest)
-
-    monkeypatch.setattr(NativeSampler, "_forward", spy)
-    return sizes
+def fed(monkeypatch):
+    """The tokens of each pass through the model: the prefills, and every step of decoding."""
+    passes, original = [], NativeSampler._forward
+    monkeypatch.setattr(
+        NativeSampler, "_forward", lambda self, ids, *rest: passes.append(ids) or original(self, ids, *rest)
+    )
+    return passes
 
 
 @pytest.mark.parametrize(
     ("shape", "temperature"), [(("qwen2", 2, 1, 1), 1.0), (("qwen3", 1, 2, 1), 0.7), (("llama", 1, 2, 2), 1.0)]
 )
 def test_the_same_tokens_as_decoding_without_a_cache(
-    make_model, sampler_of, prompts, tokenizer, rows_fed, shape, temperature
+    make_model, sampler_of, prompts, tokenizer, fed, shape, temperature
 ):
     architecture, layers, heads, kv_heads = shape
     model = make_model(architecture, layers=layers, heads=heads, kv_heads=kv_heads, seed=6)
@@ -89,7 +80,7 @@ def test_the_same_tokens_as_decoding_without_a_cache(
     assert plain(got) == decoded_slowly(model, prompts[:6], 4, temperature, "test", tokenizer.eos_token_id)
     assert {one.finish_reason for one in got} == {"stop", "length"}
     prefixes = {(one.problem_id, *one.token_ids[:end]) for one in got for end in range(len(one.token_ids))}
-    assert sum(rows_fed) == len(prefixes), "a prefix went through the model twice, or a finished one did"
+    assert sum(map(len, fed)) == len(prefixes), "a prefix went through the model twice, or a finished one did"
 
 
 @pytest.mark.parametrize(("attention", "window"), [("sdpa", 5), ("eager", None)])
@@ -118,18 +109,14 @@ def test_prompts_of_many_lengths_under_each_attention(sampler_of, prompts, token
     assert max(len(one.token_ids) for one in got) > 10
 
 
-def test_tokens_that_begin_all_prompts_run_once(make_model, sampler_of, prompts, tokenizer, monkeypatch):
+def test_tokens_that_begin_all_prompts_run_once(make_model, sampler_of, prompts, tokenizer, fed):
     system = [7 + place % 5 for place in range(20)]
     longer = [Prompt(prompt.problem_id, [*system, *prompt.token_ids]) for prompt in prompts[:6]]
-    run, original = [], NativeSampler._forward
-    monkeypatch.setattr(
-        NativeSampler, "_forward", lambda self, ids, *rest: run.append(ids) or original(self, ids, *rest)
-    )
     model = make_model(layers=2, seed=6)
     got = sample(sampler_of(model), longer)
-    assert run[0].shape[0] == 1
-    assert run[0][0, : len(system)].tolist() == system
-    assert run[1].shape[1] == max(len(prompt.token_ids) for prompt in longer) - run[0].shape[1]
+    assert fed[0].shape[0] == 1
+    assert fed[0][0, : len(system)].tolist() == system
+    assert fed[1].shape[1] == max(len(prompt.token_ids) for prompt in longer) - fed[0].shape[1]
     assert plain(got) == decoded_slowly(model, longer, 4, 1.0, "test", tokenizer.eos_token_id)
 
 
@@ -201,13 +188,10 @@ def test_a_replica_returns_log_p_of_its_tokens(make_model, prompts, tokenizer, t
     sampler = ReplicaSampler(copy, end_tokens=[tokenizer.eos_token_id], batch_size=64)
     sampler.push((name, weight.detach()) for name, weight in policy.named_parameters())
     rollouts = sample(sampler, prompts, samples=3, temperature=temperature)
-    of = {prompt.problem_id: list(prompt.token_ids) for prompt in prompts}
-    for one in rollouts:
-        ids = torch.tensor([[*of[one.problem_id], *one.token_ids]])
-        with torch.no_grad():
-            logp = (policy(ids).logits[0, :-1] / (temperature or 1.0)).log_softmax(-1)
-        expected = logp.gather(-1, ids[0, 1:, None]).squeeze(-1)[-len(one.token_ids) :]
-        assert one.logp == pytest.approx(expected.tolist(), abs=1e-5)
+    with torch.no_grad():
+        expected = list(slow_stats(policy, prompts, rollouts, temperature or 1.0))
+    for one, stats in zip(rollouts, expected, strict=True):
+        assert one.logp == pytest.approx(stats["logp"].tolist(), abs=1e-5)
 
 
 def test_logit_noise_has_its_standard_deviation_in_any_batch(make_model, sampler_of, prompts):
@@ -219,11 +203,10 @@ def test_logit_noise_has_its_standard_deviation_in_any_batch(make_model, sampler
     noise = _noise(torch.rand(4000, dtype=torch.float64, generator=torch.Generator().manual_seed(1)), 50)
     assert noise.mean().abs() < 0.01
     assert noise.std().item() == pytest.approx(1, abs=0.01)
-    of, off, variances = {prompt.problem_id: list(prompt.token_ids) for prompt in prompts}, [], []
-    for one in rollouts:
-        ids = torch.tensor([[*of[one.problem_id], *one.token_ids]])
-        with torch.no_grad():
-            logp = model(ids).logits[0, :-1].log_softmax(-1)[-len(one.token_ids) :]
+    off, variances = [], []
+    with torch.no_grad():
+        without_noise = list(log_probabilities(model, prompts, rollouts))
+    for one, logp in zip(rollouts, without_noise, strict=True):
         own = logp.gather(-1, torch.tensor(one.token_ids)[:, None]).squeeze(-1)
         off += (torch.tensor(one.logp) - own).tolist()
         variances += (1 - 2 * own.exp() + logp.exp().square().sum(-1)).tolist()  # of n_k - sum_i p_i n_i
@@ -275,20 +258,15 @@ def test_frequencies_are_those_of_the_softmax(make_model, sampler_of, prompts, t
 
 @pytest.mark.parametrize(
     "command",
-    [
-        ["train", "--model", "qwen2.5-7b-instruct", "--method", "grpo", "--seed", "0"],
-        ["plan"],
-    ],
+    [["train", "--model", "qwen2.5-7b-instruct", "--method", "grpo", "--seed", "0"], ["plan"]],
     ids=lambda command: command[0],
 )
 def test_an_unknown_engine_is_an_error_before_any_model_is_loaded(tmp_path, monkeypatch, capsys, command):
     monkeypatch.chdir(ROOT)
     scale = "gpu" if command == ["plan"] else "smoke"
     options = ["--scale", scale, "--results", str(tmp_path), "--set", "engine.name=vlm"]
-    assert main([*command, *options]) == 2
-    assert capsys.readouterr().err == (
-        "error: --set engine.name=vlm: engine: unknown name 'vlm'; did you mean 'vllm'?\n"  # not: no model there
-    )
+    said = error(capsys, *command, *options)  # not: no model there
+    assert said == "--set engine.name=vlm: engine: unknown name 'vlm'; did you mean 'vllm'?"
 
 
 def test_a_new_engine_is_its_settings_and_its_sampler(tmp_path, monkeypatch, prompts, tokenizer):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from command_line import set_to
 from conftest import ROOT, SMALL
 
 MODEL = "qwen2.5-7b-instruct"
@@ -103,7 +104,7 @@ def watched(tmp_path: Path, program: str, *arguments: str) -> tuple[subprocess.C
 def small_run(tmp_path_factory) -> tuple[Path, list[str]]:
     """All stages of one tiny run: its results, and their network requests."""
     folder = tmp_path_factory.mktemp("small")
-    settings = [part for entry in (*SMALL, "training.checkpoint_every=1") for part in ("--set", entry)]
+    settings = set_to([*SMALL, "training.checkpoint_every=1"])
     run, asked = watched(folder, STAGES, str(folder / "results"), MODEL, *settings)
     assert run.returncode == 0, run.stderr
     return folder / "results", asked

@@ -1,14 +1,17 @@
 """Interrupted samplings resume: shards are made once, for one config and one set of inputs."""
 
+from functools import partial
+
 import pandas as pd
 import pytest
 
 from entropy_dynamics.distributed.ranks import Ranks
-from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.provenance import provenance
 from entropy_dynamics.sampling import Prompt
 from entropy_dynamics.stages import shards as module
 from entropy_dynamics.stages.shards import Shards
+from fault_harness import flip_a_bit, truncate
+from mistakes import mistake
 
 PROMPTS = [Prompt(name, []) for name in "abcde"]
 
@@ -83,18 +86,8 @@ def test_shards_are_deleted_once_the_result_is_written(interrupted):
     assert list(interrupted.iterdir()) == []
 
 
-def cut(content: bytes) -> bytes:
-    return content[:50]
-
-
-def flip_a_bit_of_the_data(content: bytes) -> bytes:
-    return content[:30] + bytes([content[30] ^ 1]) + content[31:]
-
-
-@pytest.mark.parametrize("damage", [cut, flip_a_bit_of_the_data])
+@pytest.mark.parametrize("damage", [truncate, partial(flip_a_bit, position=30)], ids=["truncated", "one bit"])
 def test_a_damaged_shard_is_one_line(interrupted, damage):
-    file = shards(interrupted).folder / "0-2.parquet"
-    file.write_bytes(damage(file.read_bytes()))
-    with pytest.raises(UserError, match=r"0-2\.parquet is damaged \(.*\): delete it") as caught:
+    damage(shards(interrupted).folder / "0-2.parquet")
+    with mistake(match=r"0-2\.parquet is damaged \(.*\): delete it"):
         shards(interrupted).rows(PROMPTS, Maker())
-    assert "\n" not in str(caught.value)

@@ -15,16 +15,12 @@ CONSTANT = {0, 2}  # places of the prompts whose group has no reward variance
 
 
 @pytest.fixture
-def run(make_trainer, shared_model, monkeypatch):
+def run(trainer_on, shared_model, monkeypatch):
     """`run(name, skipping)`: metrics, gradients of the last update and rows of backward passes in one step."""
 
     def one_step(name, *, skipping=True, **changes):
-        config = load_config("laptop", "qwen2.5-7b-instruct", name, configs=CONFIGS)
-        training, model = config.training, copy.deepcopy(shared_model)
-        own = {key: getattr(training, key) for key in ("advantage", "updates_per_batch")}
-        own |= {"critic": training.critic.model_dump(), "single_forward_tokens": 0, "tokens_per_micro_batch": 50}
-        params = config.method.params.model_dump()
-        trainer = make_trainer(model, config.method.name, params=params, **(own | changes))
+        model, settings = copy.deepcopy(shared_model), {"reward": "binary", "tokens_per_micro_batch": 50} | changes
+        trainer = trainer_on(torch.device("cpu"), name, model, **settings)
         constant = {prompt.problem_id for place, prompt in enumerate(trainer.prompts_of_step(0)) if place in CONSTANT}
         trainer.grade = lambda rollout: graded(rollout.problem_id in constant or rollout.sample % 2 == 0)
         rows = []

@@ -6,6 +6,7 @@ import math
 import pandas as pd
 import pytest
 
+from command_line import set_to
 from conftest import ROOT
 from entropy_dynamics.cli import main
 from entropy_dynamics.config import load_config
@@ -36,7 +37,7 @@ def test_a_run_validates_as_it_evaluates_and_records_its_prompts(small_results, 
     monkeypatch.setattr(NativeSampler, "sample", spy)
     monkeypatch.setattr(train_stage, "Checkpoints", remember)
     settings = ["training.steps=1", "sampling.temperature=1.0", "evaluation.temperature=0.5"]
-    assert main([*small_results.train("grpo"), *(part for one in settings for part in ("--set", one))]) == 0
+    assert main([*small_results.train("grpo"), *set_to(settings)]) == 0
     assert asked == {"train": 1.0, "validation": 0.5, "evaluation": 0.5}
     layout = Layout.of("smoke", small_results.folder)
     record = json.loads((small_results.run("grpo") / "provenance.json").read_text())

@@ -90,6 +90,10 @@ def test_ratios_to_the_engine_that_samples_now_are_one(make_trainer, model):
     assert "engine_logp_difference" not in rows[0]
 
 
+def checkpoints(folder):
+    return Checkpoints(folder, Ranks(), made_from={}, made_by={}, kept=1)
+
+
 @pytest.mark.parametrize("name", ["grpo", "adaptive_entropy"])
 def test_a_resumed_run_is_bitwise_the_same(make_trainer, model, tmp_path, name):
     """Its queue is in the checkpoint: the policies that sampled it are gone."""
@@ -97,9 +101,6 @@ def test_a_resumed_run_is_bitwise_the_same(make_trainer, model, tmp_path, name):
 
     def trainer():
         return make_trainer(copy.deepcopy(model), name, **changes)
-
-    def checkpoints(folder):
-        return Checkpoints(folder, Ranks(), made_from={}, made_by={}, kept=1)
 
     straight = trainer()
     expected = straight.run("straight", checkpoints(tmp_path / "a"), lambda *_: None)
@@ -127,10 +128,6 @@ def test_a_resumed_run_is_bitwise_the_same(make_trainer, model, tmp_path, name):
 
 def test_the_checkpoint_of_a_step_that_fails_has_its_batch(make_trainer, model, tmp_path):
     changes = {"steps": 5, "staleness": 2, "learning_rate": 1e-2, "checkpoint_every": 1}
-
-    def checkpoints(folder):
-        return Checkpoints(folder, Ranks(), made_from={}, made_by={}, kept=1)
-
     expected = make_trainer(copy.deepcopy(model), **changes)
     expected.run("straight", checkpoints(tmp_path / "a"), lambda *_: None)
     failing = make_trainer(copy.deepcopy(model), **changes)

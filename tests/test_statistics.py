@@ -191,13 +191,7 @@ def test_scores_without_any_difference():
     assert math.isnan(same.low)
 
 
-@pytest.mark.parametrize(
-    ("name", "metric", "models"),
-    [
-        ("normal", "pass", 2),
-        ("one in five collapses", "avg", 1),
-    ],
-)
+@pytest.mark.parametrize(("name", "metric", "models"), [("normal", "pass", 2), ("one in five collapses", "avg", 1)])
 def test_coverage_of_differences_in_scores(name, metric, models):
     for seeds in SEEDS[1:]:
         assert NOMINAL[0] < covered_scores(name, metric, seeds, models) < NOMINAL[1]

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from entropy_dynamics.cli import main
+from command_line import run
 from entropy_dynamics.reporting.summary import topics
 
 REASON = "grpo does not reach the Pass@K of clip_b"
@@ -34,8 +34,7 @@ def root(tmp_path):
 
 
 def test_counts_gains_and_what_does_not_hold(root, capsys):
-    assert main(["summary", str(root)]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = run(capsys, "summary", root).splitlines()
     assert len(lines) <= 18
     assert max(map(len, lines[1:])) <= 100
     assert lines[0] == f"{root}: of 65 claims 1 holds, 61 do not, 3 are inconclusive (2 of them without a value)"
@@ -54,8 +53,7 @@ def test_counts_gains_and_what_does_not_hold(root, capsys):
 
 def test_the_page_is_named_where_there_is_one(root, capsys):
     (root / "report.html").touch()
-    assert main(["summary", str(root)]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == f"Everything on one page: {root / 'report.html'}"
+    assert run(capsys, "summary", root).endswith(f"\nEverything on one page: {root / 'report.html'}\n")
 
 
 def test_the_topics_of_the_page_count_what_has_a_value():

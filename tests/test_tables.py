@@ -125,12 +125,8 @@ def test_evaluations_on_other_problems_are_not_paired(results, tmp_path):
         draw("table1", tmp_path / SCALE, SEEDS)
     whole = evaluation_frame(np.ones((30, 32), dtype=bool))
     twice = pd.concat([whole.iloc[1:], whole.iloc[-1:]])
-    unknown = whole.astype({"correct": "boolean", "sample": "Int64"})
-    for frame in (
-        whole.iloc[:-1],
-        twice,
-        unknown.assign(correct=unknown["correct"].mask(whole["sample"] == 3)),
-    ):
+    unknown = whole.assign(correct=whole["correct"].astype("boolean").mask(whole["sample"] == 3))
+    for frame in (whole.iloc[:-1], twice, unknown.astype({"sample": "Int64"})):
         write_parquet(run.evaluation_file(tmp_path / SCALE, "aime24"), frame)
         with pytest.raises(UserError, match="not every problem has the same number of samples"):
             draw("table1", tmp_path / SCALE, SEEDS)

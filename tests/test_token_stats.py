@@ -10,25 +10,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from entropy_dynamics.core.token_stats import token_stats
+from reference import by_definition
 
 FIELDS = ("logp", "entropy", "s_star", "s_expected", "s_centered")
 
 
 def brute_force(logits, tokens, temperature=1.0):
-    """The definitions, in float64: log p_k, -sum p log p, p_k (H + log p_k), sum_i p_i S_i."""
-    logp = (logits.double() / temperature).log_softmax(-1)
-    p = logp.exp()
-    entropy = -(p * logp).sum(-1)
-    s = p * (entropy[..., None] + logp)
-    at = tokens[..., None]
-    s_star, s_expected = s.gather(-1, at).squeeze(-1), (p * s).sum(-1)
-    return {
-        "logp": logp.gather(-1, at).squeeze(-1),
-        "entropy": entropy,
-        "s_star": s_star,
-        "s_expected": s_expected,
-        "s_centered": s_star - s_expected,
-    }
+    """The definitions, in float64."""
+    stats = by_definition((logits.double() / temperature).log_softmax(-1), tokens)
+    return stats | {"s_centered": stats["s_star"] - stats["s_expected"]}
 
 
 def check(stats, expected, rtol=2e-5, atol=2e-6):
@@ -93,14 +83,24 @@ def test_s_of_a_peaked_distribution_keeps_its_digits(gap):
     assert stats.logp.tolist() == pytest.approx([math.log1p(-d), math.log(d)], rel=1e-6, abs=1e-7)
 
 
-@pytest.mark.parametrize("rows", [7, 2500])
-def test_hidden_states_and_a_weight(rows):
+@pytest.mark.parametrize(("rows", "vocabulary"), [(7, 1000), (2500, 1000), (1, 5003), (600, 5003)])
+@pytest.mark.parametrize("entropy_gradient", [False, True])
+def test_hidden_states_and_a_weight(rows, vocabulary, entropy_gradient):
+    """Statistics, and the gradient of log p, with that of the entropy or without."""
     g = torch.Generator().manual_seed(rows)
-    hidden = torch.randn(rows, 16, generator=g)
-    weight = 0.5 * torch.randn(1000, 16, generator=g)
-    tokens = torch.randint(1000, (rows,), generator=g)
-    stats = token_stats(hidden, tokens, weight=weight, temperature=0.7)
-    check(stats, brute_force(hidden.double() @ weight.double().T, tokens, 0.7), atol=2e-5)
+    given = torch.randn(rows, 16, generator=g), 0.5 * torch.randn(vocabulary, 16, generator=g)
+    tokens, upstream = torch.randint(vocabulary, (rows,), generator=g), torch.randn(2, rows, generator=g)
+    hidden, weight = (x.clone().requires_grad_() for x in given)
+    stats = token_stats(hidden, tokens, weight=weight, temperature=0.7, entropy_gradient=entropy_gradient)
+    exact_hidden, exact_weight = (x.double().requires_grad_() for x in given)
+    expected = brute_force(exact_hidden @ exact_weight.T, tokens, 0.7)
+    check(stats, {name: values.detach() for name, values in expected.items()}, atol=2e-5)
+
+    (stats.logp * upstream[0] + entropy_gradient * stats.entropy * upstream[1]).sum().backward()
+    (expected["logp"] * upstream[0] + entropy_gradient * expected["entropy"] * upstream[1]).sum().backward()
+    assert exact_weight.grad.abs().max() > 0.1
+    torch.testing.assert_close(hidden.grad.double(), exact_hidden.grad, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(weight.grad.double(), exact_weight.grad, rtol=1e-4, atol=2e-5)
 
 
 def test_leading_shapes_are_kept():
@@ -144,11 +144,7 @@ def test_a_wrong_shape_is_refused():
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    st.lists(st.integers(-640, 640), min_size=2, max_size=40),
-    st.integers(-500, 500),
-    st.integers(0, 39),
-)
+@given(st.lists(st.integers(-640, 640), min_size=2, max_size=40), st.integers(-500, 500), st.integers(0, 39))
 def test_a_shift_of_the_logits_changes_no_bit(sixty_fourths, shift, token):
     """Multiples of 1/64 and whole shifts are exact in fp32, so the statistics must be equal, not only close."""
     logits = torch.tensor([sixty_fourths]) / 64
@@ -188,31 +184,6 @@ def test_wide_logits(vocabulary, kind):
     check(stats, expected, rtol=1e-5, atol=1e-5 if far else 1e-6)
 
 
-@pytest.mark.parametrize("rows", [1, 600])
-def test_hidden_states_and_a_wide_weight(rows):
-    g = torch.Generator().manual_seed(rows)
-    hidden, weight = torch.randn(rows, 16, generator=g), 0.5 * torch.randn(5003, 16, generator=g)
-    tokens = torch.randint(5003, (rows,), generator=g)
-    upstream = torch.randn(2, rows, generator=g)
-
-    def run(function, hidden, weight):
-        hidden, weight = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
-        stats = function(hidden, weight)
-        (stats["logp"] * upstream[0] + stats["entropy"] * upstream[1]).sum().backward()
-        return stats, hidden.grad, weight.grad
-
-    def ours(hidden, weight):
-        stats = token_stats(hidden, tokens, weight=weight, temperature=0.7, entropy_gradient=True)
-        return {name: getattr(stats, name) for name in FIELDS}
-
-    stats, hidden_grad, weight_grad = run(ours, hidden, weight)
-    expected, *grads = run(lambda h, w: brute_force(h @ w.T, tokens, 0.7), hidden.double(), weight.double())
-    for name in FIELDS:
-        torch.testing.assert_close(stats[name].double(), expected[name], rtol=2e-5, atol=2e-5, msg=name)
-    torch.testing.assert_close(hidden_grad.double(), grads[0], rtol=1e-4, atol=2e-5)
-    torch.testing.assert_close(weight_grad.double(), grads[1], rtol=1e-4, atol=2e-5)
-
-
 @pytest.mark.parametrize("entropy_gradient", [False, True])
 @pytest.mark.parametrize("vocabulary", [200, 5003, 151_936])
 def test_minus_infinity_is_a_token_that_is_not_there(vocabulary, entropy_gradient):
@@ -233,40 +204,18 @@ def test_minus_infinity_is_a_token_that_is_not_there(vocabulary, entropy_gradien
 # ---------------------------------------------------------------- gradients
 
 
-@pytest.mark.parametrize("rows", [6, 2500])
-def test_gradient_of_logp_from_logits(rows):
+@pytest.mark.parametrize(("rows", "dtype"), [(6, torch.float32), (2500, torch.float32), (20, torch.bfloat16)])
+def test_gradient_of_logp_from_logits(rows, dtype):
+    """It has the dtype of the logits."""
     logits, tokens = make_logits(rows, 1000)
     upstream = torch.randn(rows, generator=torch.Generator().manual_seed(1))
-    mine = logits.clone().requires_grad_()
+    mine = logits.to(dtype).requires_grad_()
     (token_stats(mine, tokens, temperature=0.7).logp * upstream).sum().backward()
-    theirs = logits.double().requires_grad_()
-    (brute_force(theirs, tokens, 0.7)["logp"] * upstream).sum().backward()
-    torch.testing.assert_close(mine.grad.double(), theirs.grad, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize("rows", [6, 2500])
-def test_gradient_of_logp_from_hidden_states_and_weight(rows):
-    g = torch.Generator().manual_seed(4)
-    hidden, weight = torch.randn(rows, 16, generator=g), 0.5 * torch.randn(1000, 16, generator=g)
-    tokens = torch.randint(1000, (rows,), generator=g)
-    upstream = torch.randn(rows, generator=g)
-    h, w = hidden.clone().requires_grad_(), weight.clone().requires_grad_()
-    (token_stats(h, tokens, weight=w, temperature=0.7).logp * upstream).sum().backward()
-    h64, w64 = hidden.double().requires_grad_(), weight.double().requires_grad_()
-    (brute_force(h64 @ w64.T, tokens, 0.7)["logp"] * upstream).sum().backward()
-    assert w64.grad.abs().max() > 0.1
-    torch.testing.assert_close(h.grad.double(), h64.grad, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(w.grad.double(), w64.grad, rtol=1e-4, atol=1e-4)
-
-
-def test_the_gradient_has_the_dtype_of_the_logits():
-    logits, tokens = make_logits(20, 50)
-    mine = logits.bfloat16().requires_grad_()
-    token_stats(mine, tokens).logp.sum().backward()
     theirs = mine.detach().double().requires_grad_()
-    brute_force(theirs, tokens)["logp"].sum().backward()
-    assert mine.grad.dtype == torch.bfloat16
-    torch.testing.assert_close(mine.grad.double(), theirs.grad, rtol=0.01, atol=1e-4)
+    (brute_force(theirs, tokens, 0.7)["logp"] * upstream).sum().backward()
+    assert mine.grad.dtype == dtype
+    rtol, atol = (0.01, 1e-4) if dtype == torch.bfloat16 else (1e-4, 1e-6)
+    torch.testing.assert_close(mine.grad.double(), theirs.grad, rtol=rtol, atol=atol)
 
 
 @pytest.mark.parametrize("form", ["logits", "hidden"])

@@ -41,14 +41,14 @@ def test_tensorboard_has_the_numbers_and_no_nan(layout):
     assert [(one.step, one.value) for one in found.Scalars("validation_accuracy")] == [(0, 0.25), (2, 0.75)]
 
 
-class FakeWandB(types.ModuleType):
+class Fake(types.ModuleType):
     """Takes down what it is told."""
 
     class Error(Exception):
         pass
 
-    def __init__(self, fails=False):
-        super().__init__("wandb")
+    def __init__(self, name, fails=False):
+        super().__init__(name)
         self.told, self.fails = [], fails
 
     def init(self, **settings):
@@ -61,7 +61,7 @@ class FakeWandB(types.ModuleType):
 
 
 def test_wandb_gets_the_config_and_the_numbers(layout, monkeypatch):
-    fake = FakeWandB()
+    fake = Fake("wandb")
     monkeypatch.setitem(sys.modules, "wandb", fake)
     with Trackers(config_with("wandb"), layout, "grpo", 1) as trackers:
         trackers.log(4, {"step": 4, "entropy": 0.5, "accuracy": math.nan})
@@ -76,41 +76,34 @@ def test_wandb_gets_the_config_and_the_numbers(layout, monkeypatch):
 
 @pytest.mark.parametrize(("tracker", "key"), [("wandb", "id"), ("trackio", "name")])
 def test_the_same_run_of_other_results_is_another_run(layout, tmp_path, monkeypatch, tracker, key):
-    names, fake = [], types.ModuleType(tracker)
-    fake.Error = UserError
-    fake.init = lambda **settings: names.append(settings[key]) or types.SimpleNamespace(finish=lambda: None)
+    fake = Fake(tracker)
     monkeypatch.setitem(sys.modules, tracker, fake)
     monkeypatch.setenv("TRACKIO_DIR", "shared")
     for root in (layout, Layout(tmp_path / "again" / "smoke"), layout):
         Trackers(config_with(tracker), root, "grpo", 1).close()
-    first, second, resumed = names
+    first, second, resumed = (settings[key] for settings in fake.told[::2])  # then each is finished
     assert first == resumed != second
 
 
 def test_a_wandb_that_does_not_start_is_one_line(layout, monkeypatch):
-    monkeypatch.setitem(sys.modules, "wandb", FakeWandB(fails=True))
+    monkeypatch.setitem(sys.modules, "wandb", Fake("wandb", fails=True))
     with pytest.raises(UserError, match=r"^wandb does not start: api_key not configured \(no-tty\)$"):
         Trackers(config_with("wandb"), layout, "grpo", 1)
 
 
 def test_trackio_gets_the_numbers_in_a_folder_of_the_results(layout, monkeypatch):
-    told = []
-    run = types.SimpleNamespace(
-        log=lambda numbers, step: told.append((step, numbers)), finish=lambda: told.append("end")
-    )
-    fake = types.ModuleType("trackio")
-    fake.init = lambda **settings: told.append(settings) or run
+    fake = Fake("trackio")
     monkeypatch.setitem(sys.modules, "trackio", fake)
     monkeypatch.setenv("TRACKIO_DIR", "elsewhere")
     monkeypatch.delenv("TRACKIO_DIR")
     with Trackers(config_with("trackio"), layout, "grpo", 1) as trackers:
         assert os.environ["TRACKIO_DIR"] == str(layout.root / "logs/trackio")
         trackers.log(4, {"step": 4, "entropy": 0.5, "accuracy": math.nan})
-    start, *rest = told
+    start, *rest = fake.told
     assert start["project"] == "entropy-dynamics"
     assert re.fullmatch(rf"smoke/{MODEL}/grpo/seed1 [0-9a-f]{{6}}", start["name"])
     assert start["resume"] == "allow"
-    assert rest == [(4, {"entropy": 0.5}), "end"]
+    assert rest == [(4, {"entropy": 0.5}), "finished"]
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "wandb", "trackio"])

@@ -1,12 +1,9 @@
 """entropy-watch: a change or noise, rewards without variance, and logs that are not what their names say."""
 
-import json
-
 import numpy as np
 import pytest
 
-from command_line import error, run
-from entropy_dynamics.cli import main
+from command_line import error, output, run, write_lines
 from entropy_dynamics.diagnostics.entropy_watch import TESTABLE, TREND
 from entropy_dynamics.diagnostics.trend import trend_p
 from trainer_logs import FALLING, STEPS
@@ -37,8 +34,7 @@ def test_a_change_of_ten_times_the_noise_is_found(steps, shape):
 
 def log(path, rows):
     """As verl's file logger writes."""
-    path.write_text("".join(json.dumps({"step": step, "data": row}) + "\n" for step, row in enumerate(rows)))
-    return path
+    return write_lines(path, ({"step": step, "data": row} for step, row in enumerate(rows)))
 
 
 def test_noise_is_said_to_be_noise(tmp_path, capsys):
@@ -80,8 +76,8 @@ def test_rewards_without_variance_come_first(columns, first, tmp_path, capsys):
 def test_a_null_of_verls_logger_is_nan(tmp_path, capsys):
     rows = [{"actor/entropy": value if step < 30 else None} for step, value in enumerate(FALLING)]
     path = log(tmp_path / "log.jsonl", [row if step % 2 == 0 else {} for step, row in enumerate(rows)])
-    assert main(["entropy-watch", str(path)]) == 0
-    assert capsys.readouterr().err == f"{path}: actor/entropy is NaN at 5 of 20 steps, first at step 30\n"
+    _, err = output(capsys, "entropy-watch", path)
+    assert err == f"{path}: actor/entropy is NaN at 5 of 20 steps, first at step 30\n"
 
 
 @pytest.mark.parametrize(("longest", "named"), [(lambda step: 2000 - step, False), (lambda step: 2048, True)])

@@ -76,6 +76,7 @@ def test_names(refused, option, name):
         ("clip_v@max_frac=2", "less than or equal to 1"),
         ("clip_cov@lb=5", "it should be below ub (5.0)"),
         ("base@mu=1", "unknown key 'method.params.mu'"),
+        ("grpo@engine.dtype=bfloat16", "engine.dtype=bfloat16 needs hardware.ranks or engine.name=vllm"),
     ],
 )
 def test_method_parameters(refused, method, message):
@@ -97,10 +98,7 @@ def test_seeds(refused, seed):
         (("config", *RUN, "--set"), "argument --set: expected one argument"),
         (("config", "--model", "clip_v", "--method", "qwen3-4b-base"), "unknown model 'clip_v'"),
         (("draw", "../table1"), "unknown table or figure '../table1'; did you mean 'table1'?"),
-        (
-            ("draw", "table1"),
-            " is missing; make it with: snakemake --config scale=laptop -- results/laptop/",
-        ),
+        (("draw", "table1"), " is missing; make it with: snakemake --config scale=laptop -- results/laptop/"),
         (("claims", "--results", "nowhere"), "no folder nowhere/laptop; make it with: snakemake --config scale=laptop"),
         (
             ("restore", "x", "--out", "mine/first"),

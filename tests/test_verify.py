@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from command_line import error, set_to
 from entropy_dynamics.analysis.experiments import load_experiment
 from entropy_dynamics.analysis.run_data import Samples
 from entropy_dynamics.cli import main
@@ -132,7 +133,7 @@ def test_overrides_count_as_config(verify):
         *("training.steps=9", "evaluation.temperature=0.9", "pass_rates.low=0.3"),
         *(f"toy_models[{MODEL}].warm_start.steps=9", "data.evaluation.aime24.numbers=[3, 4]"),
     ]
-    _, findings, _ = verify("results/smoke", *(part for one in settings for part in ("--set", one)))
+    _, findings, _ = verify("results/smoke", *set_to(settings))
     assert {what for what, _ in findings} == {"different config"}
     named = {where: facts for (_, where), facts in findings.items()}
     assert len(named) == 3 + 16 + 2  # runs, evaluations, and:
@@ -207,12 +208,7 @@ def test_a_broken_experiment_or_claims_file_is_a_finding_beside_the_others(verif
 )
 def test_mistakes_are_one_line(capsys, arguments, part):
     Path("empty/smoke/logs").mkdir(parents=True)
-    assert main(["verify", *arguments]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("error: ")
-    assert err.count("\n") == 1
-    assert part in err
+    assert part in error(capsys, "verify", *arguments)
 
 
 @pytest.mark.usefixtures("project")
@@ -227,7 +223,4 @@ def test_mistakes_are_one_line(capsys, arguments, part):
 def test_a_report_names_a_file_with_other_content(capsys, path, content, command):
     path.write_text(content)
     capsys.readouterr()
-    assert main([*command.split(), "--scale", SCALE]) == 2
-    err = capsys.readouterr().err
-    assert err.startswith(f"error: {path}")
-    assert err.count("\n") == 1
+    assert error(capsys, *command.split(), "--scale", SCALE).startswith(str(path))

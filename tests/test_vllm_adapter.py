@@ -34,8 +34,9 @@ class FakeLLM:
         self.calls.append(("reset_prefix_cache",))
         return True
 
-    def generate(self, requests, *_, **__):
+    def generate(self, requests, settings, **_):
         self.calls.append(("generate", len(requests)))
+        self.settings = settings
         logprobs = SimpleNamespace(logprobs=[-0.5])
         return [SimpleNamespace(outputs=[SimpleNamespace(token_ids=[1], finish_reason="stop", logprobs=logprobs)])]
 

@@ -16,18 +16,13 @@ from entropy_dynamics.methods import load_method
 ONES = torch.ones(1, 1)
 
 
-def logits_of(*rows):
-    """One rollout whose tokens have these probabilities."""
-    return torch.tensor(rows).log()[None]
-
-
 # ---------------------------------------------------------------- Lp-Reg
 
 
 def test_lp_reg_by_hand():
     """M = 0.99 where p = 0.01 is dropped: the derivative of the loss falls by 1 / M - 1 at a token that is kept."""
     method = load_method("lp_reg", min_p=0.02, share=1.0)
-    logits = logits_of([0.6, 0.39, 0.01]).expand(4, 1, 3)
+    logits = torch.tensor([0.6, 0.39, 0.01]).log().expand(4, 1, 3)
     tokens, advantages = torch.tensor([[1], [2], [1], [1]]), torch.tensor([[-1.0], [-1.0], [1.0], [0.0]])
     stats, mask = token_stats(logits, tokens, **method.second_pass()), torch.ones(4, 1)
     coefficients = method.loss_coefficients(stats, advantages, mask)

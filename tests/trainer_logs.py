@@ -6,6 +6,8 @@ import math
 import numpy as np
 import pandas as pd
 
+from command_line import write_lines
+
 STEPS = 40
 FALLING = [1.2 / (1 + math.exp((step - 12) / 2)) + 0.2 for step in range(STEPS)]
 
@@ -17,11 +19,6 @@ def ours(folder):
     frame.assign(**parts).to_parquet(folder / "metrics.parquet")
 
 
-def lines(path, rows):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
 def trainer_state(folder, rows):
     """TRL; the last entry is that of the whole training."""
     rows = [*rows, {"step": STEPS, "train_loss": 0.1}]
@@ -30,7 +27,7 @@ def trainer_state(folder, rows):
 
 def file_logger(folder, rows):
     """verl/utils/tracking.py, FileLogger."""
-    lines(folder / "gsm8k.jsonl", ({"step": row.pop("step"), "data": row} for row in rows))
+    write_lines(folder / "gsm8k.jsonl", ({"step": row.pop("step"), "data": row} for row in rows))
 
 
 def monitors(folder, rows):
@@ -40,11 +37,11 @@ def monitors(folder, rows):
             {key: value for key, value in row.items() if key == "step" or key.startswith("train/agg") is orchestrator}
             for row in rows
         ]
-        lines(folder / part / "metrics.jsonl", of_part)
+        write_lines(folder / part / "metrics.jsonl", of_part)
 
 
 def json_lines(folder, rows):
-    lines(folder / "metrics.jsonl", rows)
+    write_lines(folder / "metrics.jsonl", rows)
 
 
 def export(folder, rows):
@@ -117,10 +114,7 @@ TRAINERS = {
         {"train/truncation_rate": TRUNCATED, "train/gen_kl_error": MISMATCH},
     ),
     # thinking-machines-lab/tinker-cookbook tinker_cookbook/rl/{metrics,metric_util}.py@9dfcc3a2
-    "Tinker": (
-        *(json_lines, "optim/entropy", "env/all/reward/total"),
-        {"optim/kl_sample_train_v1": MISMATCH},
-    ),
+    "Tinker": (*(json_lines, "optim/entropy", "env/all/reward/total"), {"optim/kl_sample_train_v1": MISMATCH}),
 }
 
 
