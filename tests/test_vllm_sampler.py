@@ -16,7 +16,6 @@ from entropy_dynamics.sampling import Prompt
 from entropy_dynamics.sampling.native import NativeSampler
 from entropy_dynamics.sampling.vllm import VLLMSampler
 from entropy_dynamics.training.trainer import engine_agreement
-from reference import slow_stats
 
 MAX_TOKENS = 250
 NEW_TOKENS = 60
@@ -36,7 +35,13 @@ pytestmark = pytest.mark.vllm
 
 
 def engine_config(**changes):
-    values = {"name": "vllm", "dtype": "float32", "eager": True, "kv_cache_gib": 0.1, "tolerance": TOLERANCE}
+    values = {
+        "name": "vllm",
+        "dtype": "float32",
+        "eager": True,
+        "kv_cache_gib": 0.1,
+        "tolerance": TOLERANCE,
+    }
     return VLLM(**values | {"gpu_memory_utilization": 0.5} | changes)
 
 
@@ -105,7 +110,13 @@ def sample(engine, prompts, samples=4, temperature=1.0, max_new_tokens=NEW_TOKEN
 @torch.no_grad()
 def forward_logp(model, prompts, rollouts, temperature=1.0):
     """log p of each response's tokens from one forward pass without a cache."""
-    return [stats["logp"].tolist() for stats in slow_stats(model, prompts, rollouts, temperature)]
+    of = {prompt.problem_id: list(prompt.token_ids) for prompt in prompts}
+    scores = []
+    for one in rollouts:
+        ids = torch.tensor([[*of[one.problem_id], *one.token_ids]])
+        logp = (model(ids).logits[0, :-1] / temperature).log_softmax(-1).gather(-1, ids[0, 1:, None]).squeeze(-1)
+        scores.append(logp[-len(one.token_ids) :].tolist())
+    return scores
 
 
 def disagreement(engine, model, prompts, tolerance=TOLERANCE, **how):
