@@ -21,7 +21,7 @@ def mistake(*parts: str, match: str | None = None) -> Iterator[pytest.ExceptionI
 
 
 def message_of(configs, *arguments, **named) -> str:
-    """Of a mistake in a config."""
+    """The message that `load_config` gives for a mistake in a config."""
     with mistake() as error:
         load_config(*arguments, configs=configs, **named)
     return str(error.value)

@@ -98,7 +98,8 @@ def parse(kind: type[S], data: Any, where: str | Callable[[Key], str]) -> S:
         case "unknown_key":
             text = f"unknown key {name!r}{details['ctx']['hint']}"
         case "unknown_kind" | "value_error":
-            text = f"{name}: " * bool(name) + message.removeprefix("Value error, ")
+            message = message.removeprefix("Value error, ")
+            text = f"{name}: {message}" if name else message
         case _:
             if details["type"] in ("dict_type", "model_type", "model_attributes_type"):
                 message = "Input should be a mapping of keys to values"

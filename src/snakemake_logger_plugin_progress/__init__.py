@@ -47,7 +47,7 @@ class Expectation:
 
     record: Path | None = None  # JSON lines, one per finished job; existing ones give the expected durations
     results: Collection[str] = ()  # rules that write a table or figure
-    seconds: Mapping[str, float] = field(default_factory=dict)  # of a job by rule, for rules that `record` lacks
+    seconds: Mapping[str, float] = field(default_factory=dict)  # expected duration by rule, if not in `record`
     threads: int | None = None  # per job; None if the number of concurrent jobs is not limited by cores
     no_rule_for: Callable[[str], str] | None = None  # returns the message about a target that no rule makes
     # The command that rewrites the page of all results, as long as `results` are to come and `PAGE` has not started.

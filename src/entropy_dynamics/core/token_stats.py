@@ -325,7 +325,7 @@ def _works_on(device: torch.device, dtype: torch.dtype) -> bool:
     # the logits and the kernels do not.
     bound = 1e-3 if dtype == torch.float32 else 0.05
     agree = all((fast - plain).norm() <= bound * plain.norm() for fast, plain in zip(*results, strict=True))
-    if not agree:  # as with NaN
+    if not agree:  # NaN disagrees, too
         warnings.warn(f"Triton kernels for token statistics are wrong in {dtype} on {device}: not used", stacklevel=2)
     return agree
 

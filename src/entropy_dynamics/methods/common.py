@@ -38,10 +38,11 @@ def outliers(
 ) -> Chosen:
     """Values more than `mu` batch standard deviations below the mean (or zero), or `mu_plus` (None: `mu`) above it."""
     values, response = values.double(), mask.bool()
+    chosen = values[response]
     # Without a spread there are no outliers; the released code has the same bound.
-    if not response.any() or (sigma := values[response].std(correction=0)) < 1e-12:
+    if not len(chosen) or (sigma := chosen.std(correction=0)) < 1e-12:
         return torch.zeros_like(response)
-    deviation = (values - batch_mean(values, mask) if about == "mean" else values) / sigma
+    deviation = (values - chosen.mean() if about == "mean" else values) / sigma
     return (deviation < -mu) | (deviation > (mu if mu_plus is None else mu_plus))
 
 

@@ -14,14 +14,14 @@ from entropy_dynamics.methods import Method, method
 
 
 class SStar(Method):
-    """Weights from the signs of A (pos or neg) and of S* (gt or lt): keeps, or masks, the tokens that have both.
-
-    Only gradients are masked: the denominator stays all response tokens.
-    """
+    """Weights from the signs of A and S*. Only gradients are masked: the denominator stays all response tokens."""
 
     mode: ClassVar[Literal["keep", "mask"]]
+    """keep (only the chosen tokens) or mask (all but the chosen tokens)."""
     samples: ClassVar[Literal["pos", "neg"]]
+    """pos (A > 0) or neg (A < 0)."""
     side: ClassVar[Literal["gt", "lt"]]
+    """gt (S* > 0) or lt (S* < 0)."""
 
     def token_weights(self, stats: TokenStats, advantages: PerToken, mask: Mask, **_: Any) -> PerToken:
         of_samples = advantages > 0 if self.samples == "pos" else advantages < 0

@@ -30,7 +30,7 @@ from entropy_dynamics.sections import parse
 MODELS = "models.json"  # the scale, and the model that ran under each name
 KEYS = ["model", "method", "seed"]
 NAME = re.compile(r"\w[\w.@=+,-]*")  # models, methods, data sets become paths, so no separator and no leading dot
-File = tuple[Path, Run, dict[str, Any]]  # of a run, with further identifying columns, such as the data set
+File = tuple[Path, Run, dict[str, Any]]  # path, run, and further identifying columns such as the data set
 COUNT_TYPES = dict.fromkeys(("seed", "problem", "correct", "samples"), np.int16) | {"temperature": np.float32}
 
 

@@ -55,10 +55,10 @@ class Trainer:
     prompts: Sequence[Prompt]
     """The training set."""
     temperature: float
-    """Of the rollouts and of the trained policy."""
+    """Temperature at which the rollouts are sampled, and by which the logits of the trained policy are divided."""
     max_new_tokens: int
     seed: int
-    """Of the prompt order and of the rollouts."""
+    """Seed that fixes the order of the prompts and the sampling of the rollouts."""
     critic: CriticGAE | None = None
     """PPO's critic; None: advantages come from the method."""
     validate: Callable[[], Row] | None = None
