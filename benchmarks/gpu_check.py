@@ -27,7 +27,16 @@ os.environ |= {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), "TRANS
 from entropy_dynamics.results.provenance import hardware
 from gpu_check_common import START_SECONDS, Check, end_of
 from gpu_check_kernels import kernels, kernels_seconds
-from gpu_check_runs import end_to_end, end_to_end_seconds, seeds, seeds_seconds, smollm2, smollm2_seconds
+from gpu_check_runs import (
+    end_to_end,
+    end_to_end_seconds,
+    seeds,
+    seeds_seconds,
+    smollm2,
+    smollm2_alone,
+    smollm2_alone_seconds,
+    smollm2_seconds,
+)
 from gpu_check_training import steps_seconds, training
 
 LAUNCHES = 3  # of ranks, by tests/test_gpu.py
@@ -72,8 +81,10 @@ STAGES = {
     "tests": tests,
     "end_to_end": end_to_end,
     "seeds": seeds,
-    "smollm2": smollm2,  # needs its weights, so it runs only when named
+    "smollm2": smollm2,
+    "smollm2_alone": smollm2_alone,
 }
+NEED_WEIGHTS = {"smollm2", "smollm2_alone"}  # so they run only when named
 
 
 def estimated_seconds(stage: str, processes: int) -> float:
@@ -85,6 +96,7 @@ def estimated_seconds(stage: str, processes: int) -> float:
         "end_to_end": partial(end_to_end_seconds, processes),
         "seeds": partial(seeds_seconds, processes),
         "smollm2": partial(smollm2_seconds, processes),
+        "smollm2_alone": smollm2_alone_seconds,
     }
     return START_SECONDS + of_stage[stage]()
 
@@ -110,7 +122,7 @@ def main() -> int:
             print(f"{name}: {estimated_seconds(name, options.processes) / 60:.1f} minutes")
         return 0
     gpu = (hardware()["gpus"] or ["cpu"])[0].lower().replace(" ", "-")
-    names = options.stages or [name for name in STAGES if name != "smollm2"]
+    names = options.stages or [name for name in STAGES if name not in NEED_WEIGHTS]
     out, complete = options.out or Path("benchmarks/results", gpu), True
     ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])  # when this process began: proc(5)
     start = ticks / os.sysconf("SC_CLK_TCK")  # so the time of the first stage includes the imports

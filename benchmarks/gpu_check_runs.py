@@ -1,6 +1,6 @@
-"""Stages `end_to_end`, `seeds` and `smollm2`: runs by the commands of the package, several on one GPU.
+"""Stages `end_to_end`, `seeds`, `smollm2` and `smollm2_alone`: runs by the commands of the package, several on one GPU.
 
-The first two are at the scale gpu-toy, the last at smollm2-gpu, with the pretrained weights in <work>/weights.
+The first two are at the scale gpu-toy, the others at smollm2-gpu, with the pretrained weights in <work>/weights.
 """
 
 import json
@@ -31,6 +31,7 @@ SCALE = "gpu-toy"
 METHODS = ("grpo", "clip_b", "clip_v")
 SMOLLM2, SMOLLM2_MODEL = "smollm2-gpu", "smollm2-135m-instruct"
 SMOLLM2_METHODS = ("grpo", "clip_b", "random_mask", "clip_v")
+ALONE_METHODS, ALONE_STEPS = SMOLLM2_METHODS[:2], 10
 PAUSE = 0.05  # seconds between two looks for a checkpoint
 KILLED = (MODEL, "grpo", 0)
 # In models this small, time goes into launching kernels: that of one layer's forward pass, beside five other processes,
@@ -129,15 +130,32 @@ class Commands:
         self.check.write(commands=[*self.check.record.get("commands", []), *(command.record() for command in ended)])
         return len(ended) == len(commands) and not any(command.process.exitcode for command in ended)
 
-    def prepare(self, models: Sequence[str], seed: int = 0) -> bool:
-        """Problems, and the untrained models and pass rates of a seed, unless they are there."""
-        missing = [model for model in models if not self.layout.facts(model, "base", seed).is_file()]
+    def problems(self) -> bool:
+        """Build the problem sets, unless they are there."""
+        return self.layout.problems_report.is_file() or self.run(["problems"])
+
+    def next_of_seed(self, model: str, methods: Sequence[str], seed: int) -> list[Arguments]:
+        """What a seed needs next: its untrained model, then its pass rates, then the runs that are not evaluated."""
         of_seed = ["--seed", str(seed)]
-        return (
-            (self.layout.problems_report.is_file() or self.run(["problems"]))
-            and self.run(*(["model", "--model", model, *of_seed] for model in missing))
-            and (self.layout.pass_rates(seed).is_file() or self.run(["pass_rates", *of_seed]))
-        )
+        if not self.layout.facts(model, "base", seed).is_file():
+            return [["model", "--model", model, *of_seed]]
+        if not self.layout.pass_rates(seed).is_file():
+            return [["pass_rates", *of_seed]]
+        runs = [(model, method, seed) for method in methods]
+        return [of_run("train", *run) for run in runs if not self.evaluated(*run)]
+
+    def evaluated(self, model: str, method: str, seed: int) -> bool:
+        return any(self.layout.evaluation(model, method, seed).glob("*.parquet"))
+
+    def beside(self, name: str) -> Path:
+        """Another results folder, with the data, untrained models and pass rates of this one."""
+        folder = self.results / name
+        other = Layout.of(self.scale, folder)
+        shutil.rmtree(folder, ignore_errors=True)
+        other.root.mkdir(parents=True)
+        for shared in ("data", "models", "pass_rates"):
+            (other.root / shared).symlink_to((self.layout.root / shared).resolve())
+        return folder
 
 
 def command_seconds(stage: str, config: RunConfig) -> float:
@@ -195,6 +213,12 @@ def smollm2_seconds(processes: int) -> float:
     return seeds_seconds(processes, SMOLLM2, SMOLLM2_MODEL, SMOLLM2_METHODS)
 
 
+def smollm2_alone_seconds() -> float:
+    settings = [f"training.steps={ALONE_STEPS}", "training.keep_steps=[]"]
+    runs = [load_config(SMOLLM2, SMOLLM2_MODEL, method, settings) for method in ALONE_METHODS]
+    return sum(command_seconds("train", run) for run in runs)
+
+
 def of_run(stage: str, model: str, method: str, seed: int) -> list[str]:
     return [stage, "--model", model, "--method", method, "--seed", str(seed)]
 
@@ -206,7 +230,9 @@ def end_to_end(check: Check) -> None:
     runs = [(model, method, 0) for model in commands.models for method in METHODS]
     policies = [*runs, *((model, "base", 0) for model in commands.models)]
     complete = (
-        commands.prepare(commands.models)
+        commands.problems()
+        and commands.run(*(["model", "--model", model] for model in commands.models))
+        and commands.run(["pass_rates"])
         and kill_and_resume(commands)
         and commands.run(*(of_run("train", *run) for run in runs if run != KILLED))
         and commands.run(*(of_run("evaluate", *run) for run in policies))
@@ -226,14 +252,10 @@ def kill_and_resume(commands: Commands) -> bool:
         time.sleep(PAUSE)
     killed.end()
     check.write(killed=killed.record())
-    results = commands.results / "undisturbed"
-    undisturbed = Layout.of(SCALE, results)
-    undisturbed.root.mkdir(parents=True)
-    for folder in ("data", "models", "pass_rates"):
-        (undisturbed.root / folder).symlink_to((layout.root / folder).resolve())
+    results = commands.beside("undisturbed")
     complete = commands.run(command, [*command, "--results", str(results)])
     if complete:
-        check.write(resumed_against_undisturbed=difference(layout, undisturbed))
+        check.write(resumed_against_undisturbed=difference(layout, Layout.of(SCALE, results)))
     return complete and killed.process.exitcode == -SIGKILL
 
 
@@ -276,34 +298,62 @@ def seeds(check: Check) -> None:
 
 def smollm2(check: Check) -> None:
     """Like `seeds`, with SmolLM2-135M-Instruct and the methods of its study; <work>/weights has its GGUF file."""
-    weights = [f"model.path={(check.work / 'weights').resolve()}"]
-    seeds = 1 if check.tiny else 1000
-    train_seeds(check, Commands(check, SMOLLM2, weights), SMOLLM2_MODEL, SMOLLM2_METHODS, seeds)
+    train_seeds(check, smollm2_commands(check), SMOLLM2_MODEL, SMOLLM2_METHODS, seeds=1 if check.tiny else 1000)
+
+
+def smollm2_commands(check: Check) -> Commands:
+    return Commands(check, SMOLLM2, [f"model.path={(check.work / 'weights').resolve()}"])
+
+
+def smollm2_alone(check: Check) -> None:
+    """Seconds per step of GRPO and Clip_B with the GPU to themselves, from the untrained model that `smollm2` left."""
+    commands = smollm2_commands(check)
+    results = commands.beside("alone")
+    settings = ["--results", str(results), f"--set=training.steps={ALONE_STEPS}", "--set=training.keep_steps=[]"]
+    runs = [(SMOLLM2_MODEL, method, 0) for method in ALONE_METHODS]
+    complete = all(commands.run([*of_run("train", *run), *settings]) for run in runs)
+    layout = Layout.of(SMOLLM2, results)
+    check.write(complete=complete, runs=[summary(layout, *run) for run in runs if layout.metrics(*run).is_file()])
 
 
 def train_seeds(check: Check, commands: Commands, model: str, methods: Sequence[str], seeds: int) -> None:
-    """Train and evaluate seed by seed, as far as the time allows; each result is recorded at once."""
-    summaries: list[Case] = []
-    for seed in range(seeds):
-        runs = [(model, method, seed) for method in methods]
-        there = [run for run in runs if any(commands.layout.evaluation(*run).glob("*.parquet"))]
-        summaries += [summary(commands.layout, *run) for run in there]
-        waiting: deque[Arguments] = deque(of_run("train", *run) for run in runs if run not in there)
-        if waiting and not commands.prepare([model], seed):
-            break
-        for command in commands.ended(waiting):
-            stage, _, _, _, method, *_ = command.arguments
-            if command.process.exitcode:
-                waiting.clear()
-                if check.left() > 0:
-                    check.write(failed=command.record())
-            elif stage == "train":
-                waiting.appendleft(of_run("evaluate", model, method, seed))
-            else:
-                summaries.append(summary(commands.layout, model, method, seed))
-                check.write(runs=summaries, final_entropy_nats=by_method(summaries))
-        if "failed" in check.record or check.left() <= 0:
-            break
+    """Train and evaluate as many seeds as the time allows; each result is recorded at once.
+
+    As many seeds are begun as fill the processes, another one whenever a process is idle.
+    """
+    layout, summaries, unbegun = commands.layout, [], iter(range(seeds))
+    if not commands.problems():
+        return
+
+    def begin() -> list[Arguments]:
+        for seed in unbegun:
+            runs = [(model, method, seed) for method in methods]
+            summaries.extend(summary(layout, *run) for run in runs if commands.evaluated(*run))
+            if waiting := commands.next_of_seed(model, methods, seed):
+                return waiting
+        return []
+
+    waiting = deque(command for _ in range(max(1, check.processes // len(methods))) for command in begin())
+    for command in commands.ended(waiting):
+        stage, seed = command.arguments[0], int(command.arguments[-1])
+        if command.process.exitcode:
+            waiting.clear()
+            if check.left() > 0:
+                check.write(failed=command.record())
+            continue
+        if stage in ("model", "pass_rates"):
+            waiting.extend(commands.next_of_seed(model, methods, seed))
+        elif stage == "train":
+            waiting.appendleft(["evaluate", *command.arguments[1:]])
+        else:
+            summaries.append(summary(layout, model, command.arguments[4], seed))
+        if not waiting and "failed" not in check.record:
+            waiting.extend(begin())
+        check.write(
+            runs=summaries,
+            final_entropy_nats=by_method(summaries),
+            commands=[*check.record.get("commands", []), command.record()],
+        )
     check.write(complete="failed" not in check.record and bool(summaries))
 
 
