@@ -122,7 +122,7 @@ class Commands:
                 yield command
 
     def _has_time_for(self, stage: str) -> bool:
-        return sum(self.longest[name] for name in {stage, "evaluate"}) < self.check.left()  # a run is evaluated, too
+        return self.longest[stage] < self.check.left()
 
     def run(self, *commands: Arguments) -> bool:
         """Run commands side by side and record them. False if one failed or time ran out."""
@@ -135,7 +135,7 @@ class Commands:
         return self.layout.problems_report.is_file() or self.run(["problems"])
 
     def next_of_seed(self, model: str, methods: Sequence[str], seed: int) -> list[Arguments]:
-        """What a seed needs next: its untrained model, then its pass rates, then the runs that are not evaluated."""
+        """What a seed needs next: its untrained model, then its pass rates, then its runs, each of which is evaluated."""
         of_seed = ["--seed", str(seed)]
         if not self.layout.facts(model, "base", seed).is_file():
             return [["model", "--model", model, *of_seed]]
@@ -193,7 +193,7 @@ def end_to_end_seconds(processes: int) -> float:
         [("train", configs[MODEL])],  # killed
         [("train", configs[MODEL])] * 2,  # resumed and undisturbed
         [("train", config) for config in runs[1:]],
-        [("evaluate", config) for config in [*runs, *configs.values()]],
+        [("evaluate", config) for config in configs.values()],
     ]
     return 2 * START_SECONDS + sum(wave_seconds(wave, processes) for wave in waves)
 
@@ -204,7 +204,7 @@ def seeds_seconds(processes: int, scale: str = SCALE, model: str = MODEL, method
     waves = [
         [("model", runs[0])],
         [("pass_rates", runs[0])],
-        *([(stage, run) for run in runs] for stage in ("train", "evaluate")),
+        [("train", run) for run in runs],
     ]
     return START_SECONDS + sum(wave_seconds(wave, processes) for wave in waves)
 
@@ -228,14 +228,13 @@ def end_to_end(check: Check) -> None:
     shutil.rmtree(check.work / "runs", ignore_errors=True)
     commands = Commands(check)
     runs = [(model, method, 0) for model in commands.models for method in METHODS]
-    policies = [*runs, *((model, "base", 0) for model in commands.models)]
     complete = (
         commands.problems()
         and commands.run(*(["model", "--model", model] for model in commands.models))
         and commands.run(["pass_rates"])
         and kill_and_resume(commands)
         and commands.run(*(of_run("train", *run) for run in runs if run != KILLED))
-        and commands.run(*(of_run("evaluate", *run) for run in policies))
+        and commands.run(*(of_run("evaluate", model, "base", 0) for model in commands.models))
         and commands.run(["draw", "table1"])
     )
     trained = [run for run in runs if commands.layout.metrics(*run).is_file()]
@@ -317,7 +316,7 @@ def smollm2_alone(check: Check) -> None:
 
 
 def train_seeds(check: Check, commands: Commands, model: str, methods: Sequence[str], seeds: int) -> None:
-    """Train and evaluate as many seeds as the time allows; each result is recorded at once.
+    """Train as many seeds as the time allows; each result is recorded at once.
 
     As many seeds are begun as fill the processes, another one whenever a process is idle.
     """
@@ -343,8 +342,6 @@ def train_seeds(check: Check, commands: Commands, model: str, methods: Sequence[
             continue
         if stage in ("model", "pass_rates"):
             waiting.extend(commands.next_of_seed(model, methods, seed))
-        elif stage == "train":
-            waiting.appendleft(["evaluate", *command.arguments[1:]])
         else:
             summaries.append(summary(layout, model, command.arguments[4], seed))
         if not waiting and "failed" not in check.record:
