@@ -108,6 +108,7 @@ def main() -> int:
     parser.add_argument("--work", type=Path, default=Path("results/gpu-check"), help="runs, models and logs")
     parser.add_argument("--minutes", type=float, default=8, help="time budget of a stage (default: 8)")
     parser.add_argument("--processes", type=int, default=6, help="runs that share the GPU (default: 6)")
+    parser.add_argument("--seeds", type=int, default=1000, help="of the stages seeds and smollm2, at most")
     parser.add_argument("--tiny", action="store_true", help="the smallest shapes, on a CPU")
     parser.add_argument(
         "--fork", action="store_true", help="with --tiny: processes are forked, not spawned: no imports"
@@ -128,6 +129,7 @@ def main() -> int:
     start = ticks / os.sysconf("SC_CLK_TCK")  # so the time of the first stage includes the imports
     for name in names:
         check = Check(name, out, options.work, options.minutes, options.processes, options.tiny, options.fork, start)
+        check.seeds = min(options.seeds, 2) if options.tiny else options.seeds
         check.write(estimated_seconds=estimated_seconds(name, options.processes))
         STAGES[name](check)
         start = time.monotonic()

@@ -40,6 +40,7 @@ class Check:
         start_time: float | None = None,
     ):
         self.file, self.work, self.processes, self.tiny = out / f"{stage}.json", work, processes, tiny
+        self.seeds = 2 if tiny else 1000
         self.start_time, self.seconds = start_time or time.monotonic(), 60 * minutes
         work.mkdir(parents=True, exist_ok=True)
         # A process that has used a GPU must not fork.

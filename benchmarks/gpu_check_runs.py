@@ -135,7 +135,7 @@ class Commands:
         return self.layout.problems_report.is_file() or self.run(["problems"])
 
     def next_of_seed(self, model: str, methods: Sequence[str], seed: int) -> list[Arguments]:
-        """What a seed needs next: its untrained model, then its pass rates, then its runs, each of which is evaluated."""
+        """What a seed needs next: its untrained model, then its pass rates, then its runs, which evaluate."""
         of_seed = ["--seed", str(seed)]
         if not self.layout.facts(model, "base", seed).is_file():
             return [["model", "--model", model, *of_seed]]
@@ -292,12 +292,12 @@ def seeds(check: Check) -> None:
 
     Runs that `end_to_end` left in the same folder count.
     """
-    train_seeds(check, Commands(check), MODEL, METHODS, seeds=2 if check.tiny else 1000)
+    train_seeds(check, Commands(check), MODEL, METHODS)
 
 
 def smollm2(check: Check) -> None:
     """Like `seeds`, with SmolLM2-135M-Instruct and the methods of its study; <work>/weights has its GGUF file."""
-    train_seeds(check, smollm2_commands(check), SMOLLM2_MODEL, SMOLLM2_METHODS, seeds=1 if check.tiny else 1000)
+    train_seeds(check, smollm2_commands(check), SMOLLM2_MODEL, SMOLLM2_METHODS)
 
 
 def smollm2_commands(check: Check) -> Commands:
@@ -315,12 +315,12 @@ def smollm2_alone(check: Check) -> None:
     check.write(complete=complete, runs=[summary(layout, *run) for run in runs if layout.metrics(*run).is_file()])
 
 
-def train_seeds(check: Check, commands: Commands, model: str, methods: Sequence[str], seeds: int) -> None:
+def train_seeds(check: Check, commands: Commands, model: str, methods: Sequence[str]) -> None:
     """Train as many seeds as the time allows; each result is recorded at once.
 
     As many seeds are begun as fill the processes, another one whenever a process is idle.
     """
-    layout, summaries, unbegun = commands.layout, [], iter(range(seeds))
+    layout, summaries, unbegun = commands.layout, [], iter(range(check.seeds))
     if not commands.problems():
         return
 
@@ -337,8 +337,8 @@ def train_seeds(check: Check, commands: Commands, model: str, methods: Sequence[
         stage, seed = command.arguments[0], int(command.arguments[-1])
         if command.process.exitcode:
             waiting.clear()
-            if check.left() > 0:
-                check.write(failed=command.record())
+            kind = "failed" if check.left() > 0 else "unfinished"
+            check.write(**{kind: [*check.record.get(kind, []), command.record()]})
             continue
         if stage in ("model", "pass_rates"):
             waiting.extend(commands.next_of_seed(model, methods, seed))

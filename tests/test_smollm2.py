@@ -67,8 +67,10 @@ def test_the_study_on_a_gpu_with_weights_in_two_parts(tmp_path):
     for part in (weights[:half], weights[half:]):
         with (folder / "model.gguf").open("ab") as file:
             file.write(part)
-    check = [sys.executable, "benchmarks/gpu_check.py", "smollm2", "--tiny", "--minutes=20", "--processes=1"]
-    run = subprocess.run([*check, f"--out={tmp_path}", f"--work={tmp_path}"], cwd=ROOT, capture_output=True, text=True)
+    check = [sys.executable, "benchmarks/gpu_check.py", "smollm2", "--tiny", "--seeds=1", "--minutes=20"]
+    run = subprocess.run(
+        [*check, "--processes=1", f"--out={tmp_path}", f"--work={tmp_path}"], cwd=ROOT, capture_output=True, text=True
+    )
     record = json.loads((tmp_path / "smollm2.json").read_text())
     assert run.returncode == 0, run.stdout + run.stderr + json.dumps(record, indent=1)
     assert record["complete"]

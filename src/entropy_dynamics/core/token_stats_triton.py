@@ -14,9 +14,9 @@ from torch import Tensor
 
 # Vocabulary entries that one program holds at a time: with 8 warps, 16 logits and 64 sums per thread.
 BLOCK = 4096
-# By bytes per input element: rows, columns and depth of a tile of the fused product, warps, pipeline stages.
-PRODUCT = {2: (128, 256, 64, 8, 3), 4: (64, 64, 32, 4, 3)}
-AMPERE = (128, 128, 64, 8, 3)  # two-byte inputs before Hopper, where the wider tile spills 556 bytes per thread
+# Rows, columns and depth of a tile of the fused product, warps, pipeline stages.
+PRODUCT = (128, 256, 64, 8, 4)
+AMPERE = (128, 128, 64, 8, 3)  # before Hopper, where the wider tile spills 556 bytes per thread
 GROUP = 16  # row blocks whose programs run together: their hidden states (15 MB at width 3,584) stay in L2
 PROGRAMS = 1024  # enough to occupy every SM of a large GPU; more would only add parts to merge
 LOWEST = tl.constexpr(-1e4)  # as in token_stats: exp underflows, and -inf would give 0 * inf
@@ -186,12 +186,14 @@ def sums_of_hidden(
     tokens: Int[Tensor, " rows"],
     temperature: float,
 ) -> tuple[Float[Tensor, "parts 5 rows"], Float[Tensor, " rows"]]:
-    """Sums (max, s, t, q, u) over parts of the vocabulary from hidden @ weight.T, and the sampled tokens' logits."""
+    """Sums (max, s, t, q, u) over parts of the vocabulary from hidden @ weight.T, and the sampled tokens' logits.
+
+    For inputs of two bytes an element: the tiles are chosen for tensor cores.
+    """
     (rows, depth), vocabulary = hidden.shape, len(weight)
     hidden, weight = _dense_rows(hidden), _dense_rows(weight)
     before_hopper = hidden.is_cuda and torch.cuda.get_device_capability(hidden.device) < (9, 0)
-    narrow = before_hopper and hidden.element_size() == 2
-    height, width, step, warps, stages = AMPERE if narrow else PRODUCT[hidden.element_size()]
+    height, width, step, warps, stages = AMPERE if before_hopper else PRODUCT
     row_blocks, columns = triton.cdiv(rows, height), triton.cdiv(vocabulary, width)
     tiles = triton.cdiv(columns, min(columns, triton.cdiv(PROGRAMS, row_blocks)))
     parts = triton.cdiv(columns, tiles)
