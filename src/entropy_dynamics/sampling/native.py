@@ -86,13 +86,25 @@ class PreallocatedLayer(DynamicLayer):
     def _show(self, rows: int, length: int) -> None:
         self.keys, self.values = self.key_buffer[:rows, :, :length], self.value_buffer[:rows, :, :length]
 
+    def select(self, rows: int, moved: Int[Tensor, " move"], sources: Int[Tensor, " move"]) -> None:
+        """Keep `rows` rows, of which those in `moved` become copies of `sources`."""
+        length = self.get_seq_length()
+        if len(moved):
+            for buffer in (self.key_buffer, self.value_buffer):
+                buffer[moved, :, :length] = buffer[sources, :, :length]
+        self._show(rows, length)
+
+
+class PreallocatedCache(Cache):
+    """A cache of `PreallocatedLayer`s."""
+
     def batch_select_indices(self, indices: Int[Tensor, " row"]) -> None:
         """Move row `indices[i]` to row i. Rows that stay in place cost nothing."""
-        length = self.get_seq_length()
+        # Once for all layers: the host waits for the GPU here.
         moved = (indices != torch.arange(len(indices), device=indices.device)).nonzero().squeeze(-1)
-        for buffer in (self.key_buffer, self.value_buffer):
-            buffer[moved, :, :length] = buffer[indices[moved], :, :length]
-        self._show(len(indices), length)
+        sources = indices[moved]
+        for layer in self.layers:
+            layer.select(len(indices), moved, sources)
 
 
 @dataclass(eq=False)
@@ -147,7 +159,7 @@ class NativeSampler(Sampler):
         attention = torch.nn.functional.pad(attention, (shared, 0), value=1)
         width = attention.shape[1]
         layers = range(self.model.config.num_hidden_layers)
-        cache = Cache(layers=[PreallocatedLayer(len(names), width + max_new_tokens) for _ in layers])
+        cache = PreallocatedCache(layers=[PreallocatedLayer(len(names), width + max_new_tokens) for _ in layers])
         padded = not bool(attention.all())
         positions = (attention.cumsum(-1) - 1).clamp_min(0)
         if shared:
@@ -176,7 +188,7 @@ class NativeSampler(Sampler):
             if self.returns_logp:
                 scaled = logits.float() / (temperature or 1.0)
                 logp[position, unfinished] = scaled.log_softmax(-1)[source, tokens]
-            going = ~torch.isin(tokens, end_tokens)
+            going = (~torch.isin(tokens, end_tokens)).nonzero().squeeze(-1)
             unfinished, row, tokens = unfinished[going], row[going], tokens[going]
             if len(unfinished) == 0 or position + 1 == max_new_tokens:
                 break
