@@ -19,14 +19,12 @@ from entropy_dynamics.core import token_stats as token_stats_module
 from entropy_dynamics.core.token_stats import token_stats
 from gpu_check_common import Case, Check, gpu_row
 
-# Tiles for two-byte inputs beside the one in use: rows, columns and depth, warps, pipeline stages.
-TILES = (128, 256, 64, 8, 3), (128, 256, 32, 8, 4), (256, 128, 64, 8, 3), (128, 128, 64, 8, 4), (128, 128, 64, 4, 4)
 TRL_CHUNK = 32_768  # columns of the vocabulary, as TRL's trainers set it
 Sides = dict[str, Callable[[], object]]
 
 
 CASES = [  # the heads of Qwen2.5-7B and SmolLM2-135M first
-    {"vocabulary": 151_936, "depth": 3584, "dtype": "bfloat16", "rows": 8192, "tiles": True},
+    {"vocabulary": 151_936, "depth": 3584, "dtype": "bfloat16", "rows": 8192},
     {"vocabulary": 49_152, "depth": 576, "dtype": "bfloat16", "rows": 8192},
     {"vocabulary": 151_936, "depth": 1536, "dtype": "float32", "rows": 4096},
     {"vocabulary": 128_256, "depth": 4096, "dtype": "bfloat16", "rows": 8192},
@@ -112,9 +110,6 @@ def measure_shape(case: Case) -> Case:
         side = costs["from_logits"][name]
         side["gb_per_second"] = passes * logits.nbytes / side["milliseconds"] / 1e6
         side["share_of_peak"] = side["gb_per_second"] / peak.bandwidth_gb_s if peak else None
-    if case.get("tiles") and in_use["triton"]:
-        sides = {name: forms["forward"][name] for name in ("product", "ours")}
-        costs["tiles"] = {str(tile): _with_tile(tile, sides, case["repeats"]) for tile in TILES}
     with torch.no_grad():
         exact = _log_softmax(hidden[:64].double() @ weight.double().T, tokens[:64])
         errors = {f"{name}_logp_error_nats": (head()[:64] - exact).abs().max().item() for name, head in heads.items()}
@@ -127,18 +122,6 @@ def kernels_in_use(tensor: Tensor) -> Case:
         warnings.simplefilter("always")
         triton = token_stats_module._kernels(tensor) is not None
     return {"triton": triton, "warnings": [str(warning.message) for warning in caught]}
-
-
-def _with_tile(tile: tuple[int, ...], sides: Sides, repeats: int) -> dict[str, float | None] | str:
-    kernels = import_module("entropy_dynamics.core.token_stats_triton")
-    before = kernels.PRODUCT
-    kernels.PRODUCT = tile
-    try:
-        return _measured(sides, repeats)["ours"]
-    except Exception as error:
-        return f"not measured: {error}"
-    finally:
-        kernels.PRODUCT = before
 
 
 def _log_softmax(logits: Tensor, tokens: Tensor) -> Tensor:

@@ -225,27 +225,27 @@ def _sums_of_logits(logits: Float[Tensor, "rows vocab"], temperature: float) -> 
 
 
 def _sums_of_hidden(
-    hidden: Float[Tensor, "rows hidden"], weight: Float[Tensor, "vocab hidden"], tokens: TokenPerRow, temperature: float
+    hidden: Float[Tensor, "rows hidden"],
+    weight: Float[Tensor, "vocab hidden"],
+    tokens: TokenPerRow,
+    temperature: float,
+    sums_of_logits: Callable[[Tensor, float], Tensor],
 ) -> tuple[Float[Tensor, "1 5 rows"], PerRow]:
-    """Sums and the sampled tokens' logits, from hidden states on a CPU."""
-    height, width = tiles.PROJECTION_TILE["cpu"]
-    logits = hidden.new_empty(min(height, len(hidden)), width)
-    buffers = torch.empty(2, tiles.TILE_ELEMENTS // width, width)
-    sums = torch.zeros(5, len(hidden))
-    sums[0] = torch.finfo(torch.float32).min
-    z_token = torch.empty(len(hidden))
+    """Sums and the sampled tokens' logits, from hidden states. One tile of logits is held at a time.
+
+    A matrix product fused with the sums would be as fast on a GPU: docs/gpu.md.
+    """
+    height, width = tiles.projection_tile(hidden, len(weight))
+    sums = torch.zeros(1, 5, len(hidden), device=hidden.device)
+    sums[:, 0] = torch.finfo(torch.float32).min
+    z_token = torch.empty(len(hidden), device=hidden.device)
     for columns in tiles.slices(len(weight), width):
         for rows in tiles.slices(len(hidden), height):
-            tile = logits[: rows.stop - rows.start, : columns.stop - columns.start]
-            torch.mm(hidden[rows], weight[columns].T, out=tile)
-            parts = [
-                torch.stack(_tile_sums(few, temperature, *buffers[:, : len(few), : few.shape[1]]))
-                for few in tile.split(buffers.shape[1])
-            ]
-            sums[:, rows] = _merge(torch.stack((sums[:, rows], torch.cat(parts, -1))), temperature)
+            logits = tiles.product(hidden[rows], weight[columns].T)
+            sums[..., rows] = _merge(torch.cat((sums[..., rows], sums_of_logits(logits, temperature))), temperature)
             place, inside = tiles.place(tokens[rows], columns)
-            z_token[rows] = torch.where(inside, tile.gather(-1, place[:, None]).squeeze(-1), z_token[rows])
-    return sums[None], z_token
+            z_token[rows] = torch.where(inside, logits.gather(-1, place[:, None]).squeeze(-1), z_token[rows])
+    return sums, z_token
 
 
 class _Upstream(NamedTuple):
@@ -361,22 +361,17 @@ def _add_further(gradient: Float[Tensor, "rows tile"], upstream: _Upstream, colu
 def _columns(given: Given, weight: Weight, tokens: TokenPerRow, temperature: float) -> Columns:
     """The six columns of `_block_stats` for all rows, by the fastest method for this device and vocabulary."""
     vocabulary, kernels = tiles.vocabulary_size(given, weight), _kernels(given)
-    streamed = len(given) and kernels is None and given.device.type == "cpu" and vocabulary >= tiles.WIDE
-    if weight is None and (streamed or (len(given) and kernels)):
-        sums_of_logits = _sums_of_logits if kernels is None else kernels.sums_of_logits
-        parts, z_token = sums_of_logits(given, temperature), given.gather(-1, tokens[:, None]).squeeze(-1).float()
-        return _from_tiles(_merge(parts, temperature), z_token, temperature)
-    # In fp32 the fused kernel would have no tensor cores: it takes 3.9 times as long as the product (H100).
-    if weight is not None and (streamed or (len(given) and kernels and given.dtype != torch.float32)):
-        sums_of_hidden = _sums_of_hidden if kernels is None else kernels.sums_of_hidden
-        parts, z_token = sums_of_hidden(given, weight, tokens, temperature)
+    if len(given) and (kernels or (given.device.type == "cpu" and vocabulary >= tiles.WIDE)):
+        sums_of_logits = kernels.sums_of_logits if kernels else _sums_of_logits
+        if weight is None:
+            parts, z_token = sums_of_logits(given, temperature), given.gather(-1, tokens[:, None]).squeeze(-1).float()
+        else:
+            parts, z_token = _sums_of_hidden(given, weight, tokens, temperature, sums_of_logits)
         return _from_tiles(_merge(parts, temperature), z_token, temperature)
     blocks = []
     for rows in tiles.blocks(given, vocabulary, 1 if weight is None else tiles.MATRIX_ROWS):
-        if weight is None:
-            blocks.append(_block_stats(given[rows], tokens[rows], temperature))
-        else:
-            blocks.append(_columns(given[rows] @ weight.T, None, tokens[rows], temperature))
+        logits = given[rows] if weight is None else given[rows] @ weight.T
+        blocks.append(_block_stats(logits, tokens[rows], temperature))
     return tuple(map(torch.cat, zip(*blocks, strict=True)))
 
 
