@@ -83,6 +83,10 @@ def test_method_parameters(refused, method, message):
     assert message in refused("train", "--scale", "smoke", "--model", MODEL, f"--method={method}", "--seed", "0")
 
 
+def test_the_untrained_model_is_never_trained(refused):
+    assert "never trained" in refused("train", *RUN, "--method", "base", "--seed", "0", "--scale", "smoke")
+
+
 @pytest.mark.parametrize("seed", ["-1", "1.0", "00", "\u00b2", "9" * 20, "../1"], ids=ascii)
 def test_seeds(refused, seed):
     assert "0 or more" in refused("train", *RUN, f"--seed={seed}")

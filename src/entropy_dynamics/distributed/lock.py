@@ -18,16 +18,18 @@ NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # a file system witho
 
 @contextmanager
 def held(file: Path) -> Iterator[None]:
-    """Context manager: hold the lock `file`; on exit the file is removed. Raises UserError if another process holds it.
+    """Context manager: hold the lock `file`. Raises UserError if another process holds it.
 
-    The kernel releases the lock when the process ends, however it ends. A shared file system may keep the lock of a
-    node that died for minutes, or until the file is deleted.
+    On exit, the file is removed, and folders made for it that are empty. The kernel releases the lock when the process
+    ends, however it ends. A shared file system may keep the lock of a node that died for minutes, or until the file is
+    deleted.
     """
-    file.parent.mkdir(parents=True, exist_ok=True)
+    new = [folder for folder in file.parents if not folder.exists()]
     while True:
-        lock = file.open("a+", encoding="utf-8")
-        _lock(lock)
-        with suppress(FileNotFoundError):  # the previous holder has just removed the file
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):  # another holder has just removed the file or the folder
+            lock = file.open("a+", encoding="utf-8")
+            _lock(lock)
             if os.path.samestat(os.fstat(lock.fileno()), file.stat()):
                 break
     with lock:
@@ -40,6 +42,9 @@ def held(file: Path) -> Iterator[None]:
             yield
         finally:
             file.unlink(missing_ok=True)
+            with suppress(OSError):
+                for folder in new:
+                    folder.rmdir()
 
 
 def _lock(file: TextIO) -> None:
