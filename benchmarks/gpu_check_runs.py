@@ -307,8 +307,8 @@ def smollm2_commands(check: Check) -> Commands:
 def smollm2_alone(check: Check) -> None:
     """Seconds per step of GRPO and Clip_B with the GPU to themselves, from the untrained model that `smollm2` left."""
     commands = smollm2_commands(check)
-    results = commands.beside("alone")
-    settings = ["--results", str(results), f"--set=training.steps={ALONE_STEPS}", "--set=training.keep_steps=[]"]
+    results, steps = commands.beside("alone"), 2 if check.tiny else ALONE_STEPS
+    settings = ["--results", str(results), f"--set=training.steps={steps}", "--set=training.keep_steps=[]"]
     runs = [(SMOLLM2_MODEL, method, 0) for method in ALONE_METHODS]
     complete = all(commands.run([*of_run("train", *run), *settings]) for run in runs)
     layout = Layout.of(SMOLLM2, results)
@@ -318,7 +318,8 @@ def smollm2_alone(check: Check) -> None:
 def train_seeds(check: Check, commands: Commands, model: str, methods: Sequence[str]) -> None:
     """Train as many seeds as the time allows; each result is recorded at once.
 
-    As many seeds are begun as fill the processes, another one whenever a process is idle.
+    As many seeds are begun as fill the processes, another one when a training ends and nothing waits. After a failure,
+    what runs is waited for, and nothing starts.
     """
     layout, summaries, unbegun = commands.layout, [], iter(range(check.seeds))
     if not commands.problems():
@@ -336,22 +337,19 @@ def train_seeds(check: Check, commands: Commands, model: str, methods: Sequence[
     for command in commands.ended(waiting):
         stage, seed = command.arguments[0], int(command.arguments[-1])
         if command.process.exitcode:
-            waiting.clear()
             kind = "failed" if check.left() > 0 else "unfinished"
             check.write(**{kind: [*check.record.get(kind, []), command.record()]})
-            continue
-        if stage in ("model", "pass_rates"):
+        elif stage in ("model", "pass_rates"):
             waiting.extend(commands.next_of_seed(model, methods, seed))
         else:
             summaries.append(summary(layout, model, command.arguments[4], seed))
-        if not waiting and "failed" not in check.record:
+        if "failed" in check.record:
+            waiting.clear()
+        elif not waiting:
             waiting.extend(begin())
-        check.write(
-            runs=summaries,
-            final_entropy_nats=by_method(summaries),
-            commands=[*check.record.get("commands", []), command.record()],
-        )
-    check.write(complete="failed" not in check.record and bool(summaries))
+        check.write(runs=summaries, commands=[*check.record.get("commands", []), command.record()])
+    complete = "failed" not in check.record and bool(summaries)
+    check.write(complete=complete, runs=summaries, final_entropy_nats=by_method(summaries))
 
 
 def by_method(summaries: list[Case]) -> Case:

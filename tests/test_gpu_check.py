@@ -172,7 +172,8 @@ def test_every_stage_fits_into_eight_minutes_by_its_estimate(gpu_check, monkeypa
     assert gpu_check.main() == 0
     minutes = dict(line.removesuffix(" minutes").split(": ") for line in capsys.readouterr().out.splitlines())
     assert minutes.keys() == gpu_check.STAGES.keys()
-    assert all(1 < float(each) < 8 for each in minutes.values()), minutes
+    assert float(minutes.pop("smollm2_alone")) > 1
+    assert all(2 < float(each) < 8 for each in minutes.values()), minutes
     training = import_module("gpu_check_training")  # beside the stage's own start
     lent = [name for name, card in load_config("paper").plan.gpus.items() if card.memory_gib > 70]
     assert all(120 < training.steps_seconds(gpu) < 8 * 60 - 15 for gpu in lent)

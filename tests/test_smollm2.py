@@ -67,12 +67,19 @@ def test_the_study_on_a_gpu_with_weights_in_two_parts(tmp_path):
     for part in (weights[:half], weights[half:]):
         with (folder / "model.gguf").open("ab") as file:
             file.write(part)
-    check = [sys.executable, "benchmarks/gpu_check.py", "smollm2", "--tiny", "--seeds=1", "--minutes=20"]
+    check = [sys.executable, "benchmarks/gpu_check.py", "smollm2", "smollm2_alone", "--tiny", "--seeds=1"]
     run = subprocess.run(
-        [*check, "--processes=1", f"--out={tmp_path}", f"--work={tmp_path}"], cwd=ROOT, capture_output=True, text=True
+        [*check, "--minutes=20", "--processes=1", f"--out={tmp_path}", f"--work={tmp_path}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
     )
     record = json.loads((tmp_path / "smollm2.json").read_text())
     assert run.returncode == 0, run.stdout + run.stderr + json.dumps(record, indent=1)
     assert record["complete"]
     assert {each["method"] for each in record["runs"]} == set(METHODS[1:])
     assert all(len(each["entropy_nats"]) == 2 for each in record["runs"])
+    alone = json.loads((tmp_path / "smollm2_alone.json").read_text())
+    assert alone["complete"]
+    assert [(each["method"], len(each["entropy_nats"])) for each in alone["runs"]] == [("grpo", 2), ("clip_b", 2)]
+    assert all(each["median_seconds_per_step"].keys() >= {"sample", "update"} for each in alone["runs"])

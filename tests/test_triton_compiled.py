@@ -13,7 +13,7 @@ from project_copy import ROOT
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 
-POINTERS = {"tokens": "*i64", "z": None, "out": None}  # None: of the element type
+POINTERS = {"tokens": "*i64", "z": None, "out": "*bf16"}  # None: of the element type
 ODD = ("scale", "temperature", "first", "chunk")  # not known to be multiples of 16
 
 
@@ -63,12 +63,13 @@ def compiled(tmp_path, name: str, dtype: str, arch: int, **constants: int) -> tu
     return kernel.metadata.shared, spilled
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])  # given logits, and those of a product
 @pytest.mark.parametrize("arch", [80, 90, 100])
 @pytest.mark.parametrize(
     ("name", "constants"),
     [("_logits_kernel", {}), ("_gradient_kernel", {"ENTROPY": False}), ("_gradient_kernel", {"ENTROPY": True})],
 )
-def test_the_kernels_spill_nothing(tmp_path, name, constants, arch):
-    shared, spilled = compiled(tmp_path, name, "bf16", arch, warps=8, BLOCK=kernels().BLOCK, **constants)
+def test_the_kernels_spill_nothing(tmp_path, name, constants, arch, dtype):
+    shared, spilled = compiled(tmp_path, name, dtype, arch, warps=8, BLOCK=kernels().BLOCK, **constants)
     assert shared <= 1024
     assert spilled == 0

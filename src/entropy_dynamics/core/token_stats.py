@@ -233,7 +233,7 @@ def _sums_of_hidden(
 ) -> tuple[Float[Tensor, "1 5 rows"], PerRow]:
     """Sums and the sampled tokens' logits, from hidden states. One tile of logits is held at a time.
 
-    A matrix product fused with the sums would be as fast on a GPU: docs/gpu.md.
+    A product fused with the sums is no faster for large heads on an H100: docs/gpu.md.
     """
     height, width = tiles.projection_tile(hidden, len(weight))
     sums = torch.zeros(1, 5, len(hidden), device=hidden.device)
@@ -245,6 +245,7 @@ def _sums_of_hidden(
             sums[..., rows] = _merge(torch.cat((sums[..., rows], sums_of_logits(logits, temperature))), temperature)
             place, inside = tiles.place(tokens[rows], columns)
             z_token[rows] = torch.where(inside, logits.gather(-1, place[:, None]).squeeze(-1), z_token[rows])
+            del logits  # before the next tile is allocated
     return sums, z_token
 
 

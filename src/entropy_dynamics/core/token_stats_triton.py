@@ -1,8 +1,8 @@
 """Triton kernels of the token statistics: the running sums of `token_stats` and the gradient of logits.
 
 `sums_of_logits` reads each logit once, `gradient` once more. Both compute in fp32 from fp32, bf16 or fp16 inputs. The
-sums are (max, s, t, q, u) per part of the vocabulary, which `token_stats` merges; x = z - (maximum of
-the part), and only e^x includes the temperature.
+sums are (max, s, t, q, u) per part of the vocabulary, which `token_stats` merges; x = z - (maximum of the part), and
+only e^x includes the temperature.
 """
 
 import torch

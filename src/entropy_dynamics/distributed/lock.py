@@ -24,7 +24,7 @@ def held(file: Path) -> Iterator[None]:
     ends, however it ends. A shared file system may keep the lock of a node that died for minutes, or until the file is
     deleted.
     """
-    new = [folder for folder in file.parents if not folder.exists()]
+    new = [folder for folder in file.parents if not folder.exists()]  # nearest first
     while True:
         file.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):  # another holder has just removed the file or the folder
