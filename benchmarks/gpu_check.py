@@ -128,8 +128,8 @@ def main() -> int:
     ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])  # when this process began: proc(5)
     start = ticks / os.sysconf("SC_CLK_TCK")  # so the time of the first stage includes the imports
     for name in names:
-        check = Check(name, out, options.work, options.minutes, options.processes, options.tiny, options.fork, start)
-        check.seeds = min(options.seeds, 2) if options.tiny else options.seeds
+        settings = options.work, options.minutes, options.processes, options.tiny, options.fork, start, options.seeds
+        check = Check(name, out, *settings)
         check.write(estimated_seconds=estimated_seconds(name, options.processes))
         STAGES[name](check)
         start = time.monotonic()

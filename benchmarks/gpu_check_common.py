@@ -38,9 +38,10 @@ class Check:
         tiny: bool = False,
         fork: bool = False,
         start_time: float | None = None,
+        seeds: int = 1000,
     ):
         self.file, self.work, self.processes, self.tiny = out / f"{stage}.json", work, processes, tiny
-        self.seeds = 2 if tiny else 1000
+        self.seeds = min(seeds, 2) if tiny else seeds
         self.start_time, self.seconds = start_time or time.monotonic(), 60 * minutes
         work.mkdir(parents=True, exist_ok=True)
         # A process that has used a GPU must not fork.
