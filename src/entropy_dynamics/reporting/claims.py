@@ -14,9 +14,10 @@ from matplotlib.lines import Line2D
 from entropy_dynamics.analysis.claims import Claim, load_claims, read_claims, read_field
 from entropy_dynamics.analysis.paper_gains import judge_gains, judge_paper
 from entropy_dynamics.analysis.run_data import Model, Results
-from entropy_dynamics.analysis.verdicts import VERDICTS, Finding, correct_primary, judge
+from entropy_dynamics.analysis.verdicts import Finding, correct_primary, judge
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.reporting.style import RC, VERDICT_LOOKS, WIDTH, add_footer, pretty, save
+from entropy_dynamics.reporting.summary import summary_line, verdict_counts
 from entropy_dynamics.reporting.templates import fill, in_digits, one_model
 from entropy_dynamics.results.files import write_json, write_text
 
@@ -169,11 +170,6 @@ def _head(models: dict[str, Model | None], results: Results) -> str:
     return ". ".join(filter(None, [f"{results.scale} scale: {'; '.join(ran)}", single]))
 
 
-def summary_line(entries: list[dict[str, Any]]) -> str:
-    """'Of 40 claims, 26 hold, 4 do not hold, 10 are inconclusive'."""
-    return "Of {} claims, {} hold, {} do not hold, {} are inconclusive".format(len(entries), *_counts(entries))
-
-
 def groups_line(entries: Sequence[Mapping[str, Any]]) -> str:
     """'They are 49 independent findings, 20 further facets of these, 7 statements true by construction, ...'."""
     counts = Counter(re.sub(" of .*", "", entry["rests_on"]) for entry in entries if "rests_on" in entry)
@@ -185,15 +181,11 @@ def groups_line(entries: Sequence[Mapping[str, Any]]) -> str:
 
 def gains_line(gains: list[dict[str, Any]]) -> str:
     """Like `summary_line`, for the gains that the paper prints."""
-    exceed, losses, open_ = _counts(gains)
+    exceed, losses, open_ = verdict_counts(gains)
     return (
         f"Of the paper's own {len(gains)} gains in Table 1, {exceed} exceed the sampling noise, {losses} are losses "
         f"that exceed it, {open_} are inconclusive"
     )
-
-
-def _counts(entries: list[dict[str, Any]]) -> list[int]:
-    return [sum(entry["verdict"] == verdict for entry in entries) for verdict in VERDICTS]
 
 
 def _named(text: str, claim: Claim, models: dict[str, Model | None], results: Results) -> str:

@@ -8,9 +8,9 @@ from typing import Any
 from entropy_dynamics.analysis.claims_json import verdicts_of
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.reporting.claims import summary_line
 from entropy_dynamics.reporting.published import MODELS, write_data
 from entropy_dynamics.reporting.report import what_ran
+from entropy_dynamics.reporting.summary import summary_line
 from entropy_dynamics.reporting.templates import fill
 from entropy_dynamics.results.files import sha256, write_json, write_text, written_whole
 
