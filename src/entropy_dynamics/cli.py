@@ -202,7 +202,7 @@ def _parser() -> argparse.ArgumentParser:
     about = "Write a folder for a data repository: counts, metrics, samples, data card, checksums."
     archive = command("archive", about)
     archive.add_argument("folder", type=_scale_folder, metavar="FOLDER", help="<results>/<scale>")
-    archive.add_argument("out", type=Path, metavar="OUT", help="a new folder, or one that this command wrote")
+    archive.add_argument("out", type=Path, metavar="OUT", help="a new folder")
     archive.add_argument("--doi", type=_doi, help="the DOI that the repository has reserved for it")
 
     restore = command("restore", "Recreate results from published counts and metrics, for `claims` and `draw`.")

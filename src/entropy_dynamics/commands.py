@@ -249,24 +249,20 @@ def archive(options: argparse.Namespace) -> None:
         raise UserError(f"no folder {folder}; pass the folder of a scale, such as results/laptop")
     print(*publish(Results(folder, folder.name, {}), options.out, options.doi), sep="\n")
     if not options.doi:
-        print("no DOI yet: reserve one where you upload the folder, and write it again with --doi DOI")
+        print("no DOI yet: reserve one where you upload the folder, and write a new one with --doi DOI")
 
 
 def restore(options: argparse.Namespace) -> None:
-    from entropy_dynamics.reporting.published import described, restore
+    from entropy_dynamics.reporting.published import restore
 
     if options.out.exists():
         raise UserError(f"{options.out} already exists; name a new folder, such as results/laptop in a fresh clone")
-    scale = load_config(_scale_by_name(options.out))
-    for folder in options.folders:
-        if (named := described(folder).scale) != scale.scale:
-            out = options.out.with_name(named)
-            raise UserError(f"{folder} was made at scale {named}, not {scale.scale}: restore it as {out}")
-    seeds = restore(options.folders, options.out, scale.evaluation.temperature)
+    scale = _scale_by_name(options.out)
+    seeds = restore(options.folders, options.out, load_config(scale))
     counts = " ".join(f"--set seeds.{group}={count}" for group, count in seeds.items())
     print(f"{options.out} has up to {seeds['tables']} seeds per method. To judge them, run:")
     results = "" if options.out.parent == Path("results") else f" --results {shlex.quote(str(options.out.parent))}"
-    print(f"entropy-dynamics claims --scale {scale.scale}{results} --set seeds.first=0 {counts}")
+    print(f"entropy-dynamics claims --scale {scale}{results} --set seeds.first=0 {counts}")
 
 
 def pass_at_k(options: argparse.Namespace) -> None:

@@ -22,33 +22,23 @@ def publish(results: Results, folder: Path, doi: str | None = None) -> list[Path
     """Write counts.parquet, metrics.parquet, samples.parquet and, if runs kept token samples, tokens.parquet.
 
     Also writes existing verdicts, tables and the numbers of figures, the data card README.md, LICENSE, CITATION.cff,
-    and SHA256SUMS of all files in the format of `sha256sum -c`. An existing folder is replaced as a whole. Without the
-    DOI that the repository has reserved, the card and the citation say how to get one.
+    and SHA256SUMS of all files in the format of `sha256sum -c`. Without the DOI that the repository has reserved, the
+    card and the citation say how to get one.
 
     Raises UserError if there are no evaluations or no runs, a file is damaged, the installed package lacks its license,
-    or the folder contains a file that was not written by this function or was edited since.
+    or the folder is not empty.
     """
     license_text = distribution("entropy-dynamics").read_text("licenses/LICENSE")
     if license_text is None:
         raise UserError("the installed package has no license file; install it again: pip install -e .")
     if folder.resolve().is_relative_to(results.root.resolve()):
         raise UserError(f"{folder} is in the results, {results.root}; name a folder outside")
-    if folder.exists() and (theirs := _foreign_file(folder)):
-        raise UserError(f"{theirs} would be lost; name a new or an empty folder, or one that this command wrote")
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError(f"{folder} is not empty; name a new folder")
     with written_whole(folder.resolve()) as temporary:
         temporary.mkdir()
         paths = _write(results, temporary, license_text, doi)
         return [folder / path.relative_to(temporary) for path in paths]
-
-
-def _foreign_file(folder: Path) -> Path | None:
-    """A file that differs from what `publish` wrote, according to the folder's SHA256SUMS; None if there is none."""
-    files = {path for path in (folder, *folder.rglob("*")) if path.is_symlink() or not path.is_dir()}
-    sums = folder / SUMS
-    if files and "  counts.parquet\n" in (text := sums.read_text("utf-8", "replace") if sums in files else ""):
-        written = {folder / name: digest for digest, _, name in (line.partition("  ") for line in text.splitlines())}
-        files = {path for path in files - {sums} if path.is_symlink() or written.get(path) != sha256(path)}
-    return min(files, default=None)
 
 
 def _write(results: Results, folder: Path, license_text: str, doi: str | None) -> list[Path]:
