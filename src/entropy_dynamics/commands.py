@@ -12,8 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from entropy_dynamics.config import Config, RunConfig, StageConfig, known_names, load_config, to_yaml
 from entropy_dynamics.distributed.devices import claim_devices
@@ -202,28 +201,9 @@ def report(options: argparse.Namespace) -> None:
 
 
 def watch(options: argparse.Namespace) -> None:
-    from entropy_dynamics.reporting.live import responses
     from entropy_dynamics.reporting.watch import serve
 
-    def answered(query: dict[str, str]) -> list[dict[str, Any]]:
-        with TemporaryDirectory() as folder:
-            file = _answer(options, query, Path(folder))
-            return responses(file, file.stat().st_mtime_ns)
-
-    serve(_results(options), options.compare, options.port, answered)
-
-
-def _answer(options: argparse.Namespace, query: dict[str, str], folder: Path) -> Path:
-    """See `stages.answers`; imports torch at the first call."""
-    if missing := [name for name in ("model", "method", "seed", "problem") if not query.get(name)]:
-        raise UserError(f"no {missing[0]} is given")
-    if not query["seed"].isdecimal():
-        raise UserError(f"seed {query['seed']!r} is not a number")
-    config = load_config(options.scale, query["model"], query["method"], options.set)
-    _quieten(config.threads)
-    from entropy_dynamics.stages.answers import answer
-
-    return answer(config, _layout(options), query["method"], int(query["seed"]), query["problem"], folder)
+    serve(_results(options), options.compare, options.port)
 
 
 def summary(options: argparse.Namespace) -> None:
