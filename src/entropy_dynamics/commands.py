@@ -197,13 +197,13 @@ field = controls = claims
 def report(options: argparse.Namespace) -> None:
     from entropy_dynamics.reporting.report import write_report
 
-    print(write_report(_results(options), options.compare))
+    print(write_report(_results(options)))
 
 
 def watch(options: argparse.Namespace) -> None:
     from entropy_dynamics.reporting.watch import serve
 
-    serve(_results(options), options.compare, options.port)
+    serve(_results(options), options.port)
 
 
 def summary(options: argparse.Namespace) -> None:

@@ -3,7 +3,6 @@
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from entropy_dynamics.analysis.distributions import filter_frame, pass_frame, solved_frame
@@ -34,8 +33,8 @@ def draw_pass_curves(experiment: Experiment[PassSpec], results: Results) -> tupl
             ax.set_title(results.dataset_label(dataset), fontsize=6.5, pad=3)
             if row is rows[-1]:
                 ax.set_xlabel("k", labelpad=1)
-    handles = [Line2D([], [], label=style.pretty(results.method_label(method)), **styles[method]) for method in methods]
-    figure.legend(handles=handles, loc="outside upper center", ncols=len(methods), **style.LINE_LEGEND)
+    entries = {style.pretty(results.method_label(method)): styles[method] for method in methods}
+    style.add_legend(figure, entries, len(methods), **style.LINE_LEGEND)
     note = f"unbiased Pass@k from K samples per problem; shading: {style.intervals(experiment)}"
     style.add_footer(figure, [*style.what_ran(experiment, results), note])
     return figure, frame
@@ -85,9 +84,10 @@ def _draw_greedy(ax: Axes, rows: pd.DataFrame, methods: list[str], styles: dict[
     ax.set_title("greedy", fontsize=6.5, pad=3)
     ax.set_xticks([])
     ax.set_xlim(-1, len(methods))
-    for place, row in enumerate(rows.set_index("method").reindex(methods).itertuples()):
-        ends = [[row.avg - row.avg_low], [row.avg_high - row.avg]]
-        ax.errorbar([place], [row.avg], ends, elinewidth=0.6, **styles[row.Index] | {"linestyle": ""})
+    for place, method in enumerate(methods):
+        row = rows[rows["method"] == method]
+        ends = style.error_bars(row, "avg", "avg_")
+        ax.errorbar([place] * len(row), row["avg"], ends, elinewidth=0.6, **styles[method] | {"linestyle": ""})
 
 
 def _draw_sampled(ax: Axes, rows: pd.DataFrame, styles: dict[str, style.Look], baseline: str) -> None:

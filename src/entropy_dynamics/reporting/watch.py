@@ -5,7 +5,6 @@ import time
 from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from threading import Lock
 
 from entropy_dynamics.analysis.run_data import Results
@@ -16,18 +15,18 @@ HOST = "127.0.0.1"
 EVERY_SECONDS = 20.0  # reload interval of the page; a request rewrites it if the last time is longer ago than this
 
 
-def serve(results: Results, beside: Path | None, port: int) -> None:
+def serve(results: Results, port: int) -> None:
     """Serve results/<scale> until Ctrl-C. Raises UserError if there are no results, or the port is taken."""
-    with open_server(results, beside, port) as server:
+    with open_server(results, port) as server:
         print(f"http://{HOST}:{server.server_port}/{results.layout.report.name}", flush=True)
         server.serve_forever()
 
 
-def open_server(results: Results, beside: Path | None, port: int) -> ThreadingHTTPServer:
+def open_server(results: Results, port: int) -> ThreadingHTTPServer:
     """Create the server; port 0 selects a free one."""
-    write_report(results, beside)
+    write_report(results)
     try:
-        server = ThreadingHTTPServer((HOST, port), partial(_Handler, results, beside, Lock()))
+        server = ThreadingHTTPServer((HOST, port), partial(_Handler, results, Lock()))
     except OSError as error:
         raise UserError(f"port {port} of {HOST} cannot be opened ({error}); choose another with --port") from None
     server.daemon_threads = True
@@ -35,8 +34,8 @@ def open_server(results: Results, beside: Path | None, port: int) -> ThreadingHT
 
 
 class _Handler(SimpleHTTPRequestHandler):
-    def __init__(self, results: Results, beside: Path | None, lock: Lock, *connection: object):
-        self.results, self.beside, self.lock = results, beside, lock
+    def __init__(self, results: Results, lock: Lock, *connection: object):
+        self.results, self.lock = results, lock
         super().__init__(*connection, directory=str(results.layout.root))
 
     def send_head(self) -> object:
@@ -55,7 +54,7 @@ class _Handler(SimpleHTTPRequestHandler):
         if report.is_file() and time.time() - report.stat().st_mtime < EVERY_SECONDS:
             return
         try:  # with a new object, as Results caches the files it has read
-            write_report(replace(self.results), self.beside)
+            write_report(replace(self.results))
         except (UserError, OSError) as error:  # e.g. a rule is just replacing a file: keep the last page
             print(f"the page stays as it was: {error}", file=sys.stderr)
 
