@@ -201,9 +201,11 @@ def report(options: argparse.Namespace) -> None:
 
 
 def watch(options: argparse.Namespace) -> None:
-    from entropy_dynamics.reporting.watch import serve
+    from entropy_dynamics.reporting.watch import HOST, open_server
 
-    serve(_results(options), options.port)
+    with open_server(_results(options), options.port) as server:
+        print(f"http://{HOST}:{server.server_port}/{_layout(options).report.name}", flush=True)
+        server.serve_forever()
 
 
 def summary(options: argparse.Namespace) -> None:

@@ -28,7 +28,7 @@ from entropy_dynamics.sections import parse
 MODELS = "models.json"  # the scale, and the model that ran under each name
 KEYS = ["model", "method", "seed"]
 NAME = r"\w[\w.@=+,-]*"  # models, methods, data sets become paths, so no separator and no leading dot
-File = tuple[Path, Run, dict[str, Any]]  # path, run, and further identifying columns such as the data set
+File = tuple[Path, dict[str, Any]]  # path and identifying columns: `KEYS`, and others such as the data set
 COUNT_TYPES = dict.fromkeys(("seed", "problem", "correct", "samples"), np.int16) | {"temperature": np.float32}
 
 
@@ -38,10 +38,10 @@ def counts_frame(results: Results) -> pd.DataFrame:
     `problem` is the problem's index in the sorted ids of its data set.
     """
     frames = []
-    for _, run, of in _evaluations(results):
-        samples = results.samples(run, of["dataset"], of["temperature"])
+    for _, of in _evaluations(results):
+        samples = results.samples(Run(*(of[key] for key in KEYS)), of["dataset"], of["temperature"])
         numbers = {"problem": range(len(samples.correct)), "correct": samples.correct, "samples": samples.k}
-        frames.append(pd.DataFrame(_keys(run) | of | numbers))
+        frames.append(pd.DataFrame(of | numbers))
     return _sorted(frames, [*KEYS, "temperature", "dataset", "problem"]).astype(COUNT_TYPES)
 
 
@@ -49,9 +49,9 @@ def metrics_frame(results: Results) -> pd.DataFrame:
     """The metrics of all runs in single precision, one row per model, method, seed and step."""
     frames = []
     for path in _files(results, "runs/*/*/seed*/metrics.parquet"):
-        run, frame = _run(path.parent), read_parquet(path)
+        frame = read_parquet(path)
         numbers = frame.select_dtypes("float").astype(np.float32)
-        frames.append(frame.assign(**numbers, model=run.model, method=run.method, seed=np.int16(run.seed)))
+        frames.append(frame.assign(**numbers, **_keys(path.parent)).astype({"seed": np.int16}))
     frame = _sorted(frames, [*KEYS, "step"])
     return frame[[*KEYS, "step", *frame.columns.difference([*KEYS, "step"], sort=False)]]
 
@@ -67,7 +67,7 @@ def write_data(results: Results, folder: Path) -> dict[str, int]:
     rows = {name: len(frame) for name, frame in frames.items()}
     rows["samples"] = _stack(folder / "samples.parquet", _evaluations(results))
     if files := sorted(results.root.glob("samples/*/*/seed*/step*.parquet")):
-        steps = [(file, _run(file.parent), {"step": int(file.stem.removeprefix("step"))}) for file in files]
+        steps = [(file, _keys(file.parent) | {"step": int(file.stem.removeprefix("step"))}) for file in files]
         rows["tokens"] = _stack(folder / "tokens.parquet", steps)
     return rows
 
@@ -175,13 +175,13 @@ def _stack(path: Path, files: Sequence[File]) -> int:
     import pyarrow.parquet as pq
 
     def table(of_method: Iterable[File]) -> pa.Table:
-        frames = [(read_parquet(file), _keys(run) | of) for file, run, of in of_method]
-        identified = [frame.assign(**about)[[*about, *frame.columns]] for frame, about in frames]
+        frames = [(read_parquet(file), of) for file, of in of_method]
+        identified = [frame.assign(**of)[[*of, *frame.columns]] for frame, of in frames]
         return pa.Table.from_pandas(pd.concat(identified, ignore_index=True), preserve_index=False)
 
-    tables = (table(of_method) for _, of_method in groupby(files, lambda file: (file[1].model, file[1].method)))
+    tables = (table(of_method) for _, of_method in groupby(files, lambda file: (file[1]["model"], file[1]["method"])))
     first, rows = next(tables), 0
-    schemas = [first.schema, *(pq.read_schema(file) for file, *_ in files)]
+    schemas = [first.schema, *(pq.read_schema(file) for file, _ in files)]
     schema = pa.unify_schemas(schemas, promote_options="permissive").remove_metadata()
     options = {"compression": "zstd", "write_page_checksum": True}
     with written_whole(path) as whole, pq.ParquetWriter(whole, schema, **options) as writer:
@@ -196,23 +196,21 @@ def _evaluations(results: Results) -> list[File]:
     for path in _files(results, "evaluations/*/*/seed*/**/*.parquet"):
         *folder, _ = path.relative_to(results.layout.root / "evaluations").parts
         temperature = float(folder[3][1:]) if len(folder) > 3 else results.config.evaluation.temperature
-        evaluations.append((path, _run(Path(*folder[:3])), {"temperature": temperature, "dataset": path.stem}))
+        of = {"temperature": temperature, "dataset": path.stem}
+        evaluations.append((path, _keys(Path(*folder[:3])) | of))
     return evaluations
 
 
-def _keys(run: Run) -> dict[str, Any]:
-    return dict(zip(KEYS, run.path, strict=True))
+def _keys(folder: Path) -> dict[str, Any]:
+    """The `KEYS` of a run from a folder, the end of whose path they are."""
+    *_, model, method, seed = folder.parts
+    return {"model": model, "method": method, "seed": int(seed.removeprefix("seed"))}
 
 
 def _files(results: Results, pattern: str) -> list[Path]:
     if not (files := sorted(results.root.glob(pattern))):
         raise UserError(f"no files {results.root / pattern}; run snakemake --config scale={results.scale} first")
     return files
-
-
-def _run(folder: Path) -> Run:
-    *_, model, method, seed = folder.parts
-    return Run(model, method, int(seed.removeprefix("seed")))
 
 
 def _sorted(frames: list[pd.DataFrame], columns: list[str]) -> pd.DataFrame:

@@ -43,13 +43,11 @@ def write_report(results: Results) -> Path:
         if not (table.is_file() or figure.is_file()):
             continue
         experiment = results.experiment(name)
-        cells = table_values(experiment, results, scores_frame(experiment, results)) if table.is_file() else None
         by_name[name] = {
             "experiment": experiment,
             "claims": [claim for claim in claims if name in shown_in(claim["place"])],
-            "table": cells,
+            "table": table_values(experiment, results, scores_frame(experiment, results)) if table.is_file() else None,
             "picture": _picture(figure),
-            "csv": f"{'tables' if cells else 'figures'}/{name}.csv",
         }
     top = [claim["id"] for claim in headlines(claims)]
     claims.sort(key=lambda claim: top.index(claim["id"]) if claim["id"] in top else len(top))

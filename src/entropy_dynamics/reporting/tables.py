@@ -34,17 +34,20 @@ def table_values(experiment: Experiment[ScoresSpec], results: Results, frame: pd
     scored = sorted(scored_datasets(experiment), key=lambda column: column != POOLED)
     columns = [(column, metric) for column in scored for metric in experiment.spec.metrics]
     rows = frame.set_index(["model", "method"], drop=False)
-    blocks: dict[str, list[Any]] = {"blocks": [], "failures": []}
+    names = [f"{column}_{metric}" for column, metric in columns]
+    blocks, failures = [], []
     for model in experiment.models:
-        of_model = [row for _, row in rows[rows["model"] == model].iterrows()]
-        lines = [_lines(row, rows, experiment, [f"{d}_{m}" for d, m in columns], results) for row in of_model]
-        failures = [
-            {row["label"]: [Cell(f"{row[f'{d}_unreadable']:.1f} / {row[f'{d}_truncated']:.1f}") for d in datasets]}
-            for row in of_model
-        ]
-        for name, cells in (("blocks", lines), ("failures", failures)):
-            blocks[name].append((results.model(model).ran_with_size, cells))
-    return blocks | {
+        lines, shares = [], []
+        for _, row in rows[rows["model"] == model].iterrows():
+            lines.append(_lines(row, rows, experiment, names, results))
+            unusable = [Cell(f"{row[f'{d}_unreadable']:.1f} / {row[f'{d}_truncated']:.1f}") for d in datasets]
+            shares.append({row["label"]: unusable})
+        ran = results.model(model).ran_with_size
+        blocks.append((ran, lines))
+        failures.append((ran, shares))
+    return {
+        "blocks": blocks,
+        "failures": failures,
         "columns": ["Entropy (nats)"] * experiment.spec.entropy
         + [
             f"Mean {HEADINGS[metric]}@K"

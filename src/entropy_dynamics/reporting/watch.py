@@ -15,15 +15,11 @@ HOST = "127.0.0.1"
 EVERY_SECONDS = 20.0  # reload interval of the page; a request rewrites it if the last time is longer ago than this
 
 
-def serve(results: Results, port: int) -> None:
-    """Serve results/<scale> until Ctrl-C. Raises UserError if there are no results, or the port is taken."""
-    with open_server(results, port) as server:
-        print(f"http://{HOST}:{server.server_port}/{results.layout.report.name}", flush=True)
-        server.serve_forever()
-
-
 def open_server(results: Results, port: int) -> ThreadingHTTPServer:
-    """Create the server; port 0 selects a free one."""
+    """Create the server of results/<scale>; port 0 selects a free one.
+
+    Raises UserError if there are no results, or the port is taken.
+    """
     write_report(results)
     try:
         server = ThreadingHTTPServer((HOST, port), partial(_Handler, results, Lock()))
