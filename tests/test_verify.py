@@ -154,8 +154,8 @@ def test_a_table_of_more_seeds_than_the_config_has(verify):
                 write_evaluation(run, dataset, k, 0.7)
     main(["draw", "table1", "--scale", SCALE, *more])
     code, findings, _ = verify()
-    assert (code, list(findings)) == (1, [("different config", TABLE[0])])
-    assert "seeds is 2, redrawn 1: give --set seeds.tables=" in findings["different config", TABLE[0]]
+    assert (code, list(findings)) == (1, [("stale", name) for name in TABLE])
+    assert findings["stale", TABLE[0]] == "line 2: seeds is 2, redrawn 1"
     assert verify("results/smoke", *more)[:2] == (0, {})
 
 
@@ -183,8 +183,8 @@ def test_a_broken_experiment_or_claims_file_is_a_finding_beside_the_others(verif
     Path("experiments/table1.yaml").write_text("kind: scores\ntitle: [")
     code, findings, _ = verify()
     assert code == 1
-    assert "experiments/claims.yaml: not valid YAML" in findings["different config", "claims.json"]
-    assert "experiments/table1.yaml: not valid YAML" in findings["different config", TABLE[0]]
+    assert "experiments/claims.yaml: not valid YAML" in findings["modified", "claims.json"]
+    assert "experiments/table1.yaml: not valid YAML" in findings["modified", TABLE[0]]
     assert ("modified", short(AIME24)) in findings
 
 

@@ -42,7 +42,8 @@ def counts_frame(results: Results) -> pd.DataFrame:
         samples = results.samples(Run(*(of[key] for key in KEYS)), of["dataset"], of["temperature"])
         numbers = {"problem": range(len(samples.correct)), "correct": samples.correct, "samples": samples.k}
         frames.append(pd.DataFrame(of | numbers))
-    return _sorted(frames, [*KEYS, "temperature", "dataset", "problem"]).astype(COUNT_TYPES)
+    columns = [*KEYS, "temperature", "dataset", "problem"]
+    return pd.concat(frames).sort_values(columns, kind="stable", ignore_index=True).astype(COUNT_TYPES)
 
 
 def metrics_frame(results: Results) -> pd.DataFrame:
@@ -52,7 +53,7 @@ def metrics_frame(results: Results) -> pd.DataFrame:
         frame = read_parquet(path)
         numbers = frame.select_dtypes("float").astype(np.float32)
         frames.append(frame.assign(**numbers, **_keys(path.parent)).astype({"seed": np.int16}))
-    frame = _sorted(frames, [*KEYS, "step"])
+    frame = pd.concat(frames).sort_values([*KEYS, "step"], kind="stable", ignore_index=True)
     return frame[[*KEYS, "step", *frame.columns.difference([*KEYS, "step"], sort=False)]]
 
 
@@ -211,7 +212,3 @@ def _files(results: Results, pattern: str) -> list[Path]:
     if not (files := sorted(results.root.glob(pattern))):
         raise UserError(f"no files {results.root / pattern}; run snakemake --config scale={results.scale} first")
     return files
-
-
-def _sorted(frames: list[pd.DataFrame], columns: list[str]) -> pd.DataFrame:
-    return pd.concat(frames, ignore_index=True).sort_values(columns, kind="stable", ignore_index=True)

@@ -33,7 +33,7 @@ class Verification:
         self.add(kind, min(paths), f"{fact}{more}")
 
     def guarded(self, check: Callable[[Path], None], path: Path) -> None:
-        """Run a check; any exception is a finding, since a modified file can contain anything."""
+        """Run a check; any exception is a finding, since a modified file, also of the configs, can contain anything."""
         try:
             check(path)
         except Exception as error:
