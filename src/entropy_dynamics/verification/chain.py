@@ -11,7 +11,6 @@ from entropy_dynamics.analysis.experiments import THEORY, load_experiment
 from entropy_dynamics.config import BASE, TRAIN, Config, load_config, read_yaml, settings_of
 from entropy_dynamics.results.files import read_json, read_parquet, sha256
 from entropy_dynamics.results.layout import CONFIG, FACTS, METRICS, PROVENANCE, Layout, record_of
-from entropy_dynamics.results.provenance import commit_of_code
 from entropy_dynamics.tasks import Problem, SetSource, find_task
 from entropy_dynamics.tasks.files import ids_sha256, load_problems
 from entropy_dynamics.verification.findings import Verification
@@ -26,7 +25,6 @@ class Chain:
 
     def __init__(self, layout: Layout, config: Config, overrides: Sequence[str], findings: Verification):
         self.layout, self.config, self.findings = layout, config, findings
-        self.made_by: dict[tuple[str | None, bool], list[Path]] = {}
         self.sha256 = cache(lambda path: sha256(path) if path.is_file() else None)
         self.settings = cache(
             lambda stage, *run: settings_of(stage, load_config(config.scale, *run, overrides=overrides))
@@ -46,7 +44,6 @@ class Chain:
         for check, paths in checks.items():
             for path in paths:
                 self.findings.guarded(check, path)
-        self._commits()
 
     def _folders(self, *patterns: str) -> list[Path]:
         return [path for pattern in patterns for path in sorted(self.layout.root.glob(pattern)) if path.is_dir()]
@@ -202,7 +199,6 @@ class Chain:
         self._outputs(path, record, OF_A_RUN if is_run else [made.name])
         if stage_of_run:
             self._same_config(path, record["config"], *stage_of_run, **changed)
-        self.made_by.setdefault((record["git"]["commit"], bool(record["git"]["changed"])), []).append(path)
         return record
 
     def _inputs(self, record: Record) -> dict[Path, str]:
@@ -238,13 +234,6 @@ class Chain:
 
     def _same_config(self, path: Path, was: Mapping[str, Any], stage: str, *run: str, **changed: Any) -> None:
         self.findings.add("different config", path, *differences(was, self.settings(stage, *run) | changed))
-
-    def _commits(self) -> None:
-        now = commit_of_code()["commit"]
-        for (commit, changed), records in self.made_by.items():
-            if changed or commit != now:
-                more = " with changes that were not committed" if changed else f", the code here is of {str(now)[:12]}"
-                self.findings.note("different commit", records, f"made by commit {str(commit)[:12]}{more}")
 
     def _json(self, path: Path) -> Record:
         """Read a record; if it is missing, report that and return an empty one."""

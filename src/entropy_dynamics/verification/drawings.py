@@ -58,7 +58,7 @@ class Drawings:
             self.findings.add("modified", path, "other pictures are as redrawn here, this one is not")
         if unsure:
             fact = "its numbers are as redrawn, its bytes are not: edited, or drawn by another matplotlib"
-            self.findings.note("not checked", unsure, fact)
+            self.findings.add("not checked", min(unsure), f"{fact}; {len(unsure)} such files")
 
     def _experiment(self, file: Path) -> None:
         experiment = self.results.experiment(file.stem)
