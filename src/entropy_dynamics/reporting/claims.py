@@ -91,11 +91,8 @@ def write_field(results: Results, folder: str = "field") -> list[Path]:
 
 def headlines(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """At most `SHOWN` claims on scores, which share the unit of points, the most interesting first."""
-
-    def place(entry: dict[str, Any]) -> int:
-        return next((i for i, head in enumerate(HEADLINES) if entry["id"].startswith(head)), len(HEADLINES))
-
-    return sorted((entry for entry in entries if entry["unit"] == "points"), key=place)[:SHOWN]
+    points = [entry for entry in entries if entry["unit"] == "points"]
+    return sorted(points, key=lambda entry: [not entry["id"].startswith(head) for head in HEADLINES])[:SHOWN]
 
 
 def _draw(entries: list[dict[str, Any]], notes: list[str]) -> Figure:

@@ -3,7 +3,6 @@
 import math
 from pathlib import Path
 from statistics import median
-from typing import IO
 
 from matplotlib import rc_context
 from matplotlib.figure import Figure
@@ -93,12 +92,11 @@ def _number(interval: Interval) -> str:
     return f"{interval.value:.3g}{ends}"
 
 
-def draw_comparison(first: Path, second: Path, target: Path | IO[bytes]) -> None:
+def draw_comparison(first: Path, second: Path, target: Path) -> None:
     """Draw a forest plot of each claim's effect in both runs, with intervals; claims that disagree come first.
 
     Each row has its own unit: the first run's effect is at 0, and 1 is half the width of the interval of the
-    difference, so that the runs disagree if the second one's mark is outside the gray band. To a stream, SVG is
-    written.
+    difference, so that the runs disagree if the second one's mark is outside the gray band.
     """
     labels = {id: entry["label"] for id, entry in verdicts_of(first).items()}
     claims = sorted((claim for claim in replicates(first, second) if claim.agrees is not None), key=_agreement)
@@ -120,10 +118,7 @@ def draw_comparison(first: Path, second: Path, target: Path | IO[bytes]) -> None
         ax.set_xlim(min(ax.get_xlim()[0], -2), max(ax.get_xlim()[1], 2))
         ax.set_xlabel("difference between the runs\n(1: edge of its 95% interval)", fontsize=6)
         add_legend(figure, {str(first): _mark(RUNS[0]), str(second): _mark(RUNS[1])}, 2, handlelength=1)
-        if isinstance(target, Path):
-            save(figure, "Two runs side by side", target)
-        else:
-            figure.savefig(target, format="svg", metadata={"Date": None})
+        save(figure, "Two runs side by side", target)
 
 
 def _agreement(claim: Replicate) -> float:

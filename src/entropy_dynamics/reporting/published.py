@@ -62,10 +62,10 @@ def write_data(results: Results, folder: Path) -> dict[str, int]:
 
     Raises UserError if there are no evaluations or no runs, or if a file is damaged.
     """
-    frames = {"counts": counts_frame(results), "metrics": metrics_frame(results)}
-    for name, frame in frames.items():
+    rows = {}
+    for name, frame in (("counts", counts_frame(results)), ("metrics", metrics_frame(results))):
         write_parquet(folder / f"{name}.parquet", frame, compression="zstd")
-    rows = {name: len(frame) for name, frame in frames.items()}
+        rows[name] = len(frame)
     rows["samples"] = _stack(folder / "samples.parquet", _evaluations(results))
     if files := sorted(results.root.glob("samples/*/*/seed*/step*.parquet")):
         steps = [(file, _keys(file.parent) | {"step": int(file.stem.removeprefix("step"))}) for file in files]

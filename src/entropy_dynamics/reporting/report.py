@@ -1,10 +1,10 @@
 """report.html: all results of a scale on one page, the most important first."""
 
 import base64
-import io
 import re
 from collections import Counter
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from entropy_dynamics.analysis.claims_json import verdicts_of
@@ -108,25 +108,22 @@ def _gate(layout: Layout) -> dict[str, Any] | None:
 
 
 def _picture(path: Path) -> str | None:
-    return _data(path.read_bytes()) if path.is_file() else None
-
-
-def _data(svg: bytes) -> str:
-    return f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
+    return f"data:image/svg+xml;base64,{base64.b64encode(path.read_bytes()).decode()}" if path.is_file() else None
 
 
 def _comparison(first: Path | None, second: Path) -> dict[str, Any] | None:
     """The lines of `compare` and its figure; without it, as early in a run, if no claim can be compared."""
     if first is None or not first.is_dir():
         return None
-    svg = io.BytesIO()
-    try:
-        draw_comparison(first, second, svg)
-    except UserError as error:
-        return {"with": first, "lines": [str(error)], "picture": None}
+    with TemporaryDirectory() as folder:
+        try:
+            draw_comparison(first, second, svg := Path(folder) / "comparison.svg")
+        except UserError as error:
+            return {"with": first, "lines": [str(error)], "picture": None}
+        picture = _picture(svg)
     lines = write_comparison(first, second).splitlines()
     lines.sort(key=lambda line: not line.startswith(("Effects", "Verdicts")))  # these two are shown, others folded
-    return {"with": first, "lines": lines, "picture": _data(svg.getvalue())}
+    return {"with": first, "lines": lines, "picture": picture}
 
 
 def _effect(claim: dict[str, Any]) -> str:

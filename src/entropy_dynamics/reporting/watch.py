@@ -22,11 +22,9 @@ def open_server(results: Results, port: int) -> ThreadingHTTPServer:
     """
     write_report(results)
     try:
-        server = ThreadingHTTPServer((HOST, port), partial(_Handler, results, Lock()))
+        return ThreadingHTTPServer((HOST, port), partial(_Handler, results, Lock()))
     except OSError as error:
         raise UserError(f"port {port} of {HOST} cannot be opened ({error}); choose another with --port") from None
-    server.daemon_threads = True
-    return server
 
 
 class _Handler(SimpleHTTPRequestHandler):
