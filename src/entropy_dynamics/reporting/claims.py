@@ -53,11 +53,12 @@ def write_claims(results: Results) -> list[Path]:
         entry |= {"topic": file.topic(claim.spec), "paper": {key: found[key] for key in keys} if found else None}
     gains = list(judge_gains(paper, results.paper, tests["paper_gain"])) if paper else []
     head = _head(models, results)
-    values: dict[str, Any] = {"head": head, "summary": summary_line(entries), "groups": groups_line(entries)}
-    values |= {"gains_summary": gains_line(gains) if gains else "", "tests": tests}
+    groups = Counter(re.sub(" of .*", "", entry["rests_on"]) for entry in entries)
+    values: dict[str, Any] = {"head": head, "summary": summary_line(entries), "groups": groups, "tests": tests}
+    values |= {"claims": list(map(_cells, entries)), "gains": list(map(_cells, gains)), "found": verdict_counts(gains)}
     json, md, *pictures = (results.layout.claims(suffix) for suffix in ("json", "md", "png", "svg", "pdf"))
     write_json(json, entries + gains)
-    write_text(md, fill("claims.md", claims=map(_cells, entries), gains=map(_cells, gains), **values))
+    write_text(md, fill("claims.md", **values))
     smaller = any(model and not model.is_the_papers for model in models.values())
     with rc_context(RC):
         notes = [head, "smaller models ran under the models' names" if smaller else ""]
@@ -153,24 +154,6 @@ def _head(models: dict[str, Model | None], results: Results) -> str:
     ran = [model.ran_with_size if model else f"{name}, not run at this scale" for name, model in models.items()]
     single = one_model(model for model in models.values() if model)
     return ". ".join(filter(None, [f"{results.scale} scale: {'; '.join(ran)}", single]))
-
-
-def groups_line(entries: Sequence[Mapping[str, Any]]) -> str:
-    """'They are 49 independent findings, 20 further facets of these, 7 statements true by construction, ...'."""
-    counts = Counter(re.sub(" of .*", "", entry["rests_on"]) for entry in entries if "rests_on" in entry)
-    return (
-        f"They are {counts['independent']} independent findings, {counts['facet']} further facets of these, "
-        f"{counts['by construction']} statements true by construction, {counts['identity']} identities"
-    )
-
-
-def gains_line(gains: list[dict[str, Any]]) -> str:
-    """Like `summary_line`, for the gains that the paper prints."""
-    exceed, losses, open_ = verdict_counts(gains)
-    return (
-        f"Of the paper's own {len(gains)} gains in Table 1, {exceed} exceed the sampling noise, {losses} are losses "
-        f"that exceed it, {open_} are inconclusive"
-    )
 
 
 def _named(text: str, claim: Claim, models: dict[str, Model | None], results: Results) -> str:

@@ -141,10 +141,8 @@ def what_ran(layout: Layout) -> list[str]:
     lines = []
     if records := [read_json(path) for path in sorted(layout.root.glob(f"runs/*/*/*/{PROVENANCE}"))]:
         lines.append(f"{len(records)} training runs on {', '.join(dict.fromkeys(map(_machine, records)))}")
-        commits = [
-            str(git["commit"])[:7] + " with uncommitted changes" * bool(git["changed"])
-            for git in (record["git"] for record in records)
-        ]
+        git = [record["git"] for record in records]
+        commits = [str(of["commit"])[:7] + " with uncommitted changes" * bool(of["changed"]) for of in git]
         lines.append(f"commit {', '.join(dict.fromkeys(commits))}")
     if jobs := read_jobs(layout.jobs):
         lines.append(f"took {busy_seconds(jobs) / 60:.0f} min")

@@ -1,6 +1,6 @@
 """Tables of scores as csv, Markdown and LaTeX."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +81,7 @@ def _lines(
     lines = {
         row["label"]: [_number(row, name, ".1f") for name in names],
         f"{row['difference'].split()[0]} difference per seed": [
-            _difference(row, f"{name}_difference") for name in names
+            _number(row, f"{name}_difference", "+z.1f", row[f"{name}_difference_p"] < 1 - LEVEL) for name in names
         ],
         "the paper": [_paper(row[f"{name}_paper"], papers, name) for name in names],
     }
@@ -91,15 +91,11 @@ def _lines(
     return {label: cells for label, cells in lines.items() if any(cell.value for cell in cells)}
 
 
-def _number(row: pd.Series, name: str, form: str) -> Cell:
+def _number(row: pd.Series, name: str, form: str, bold: bool = False) -> Cell:
     if pd.isna(row[name]):
         return Cell()
     low, high = row[f"{name}_low"], row[f"{name}_high"]
-    return Cell(f"{row[name]:{form}}", "" if pd.isna(low) else f"[{low:{form}}, {high:{form}}]")
-
-
-def _difference(row: pd.Series, name: str) -> Cell:
-    return replace(_number(row, name, "+z.1f"), bold=bool(row[f"{name}_p"] < 1 - LEVEL))
+    return Cell(f"{row[name]:{form}}", "" if pd.isna(low) else f"[{low:{form}}, {high:{form}}]", bold)
 
 
 def _paper(score: float, baseline: pd.Series | None, name: str) -> Cell:
