@@ -251,8 +251,7 @@ def test_what_was_published_comes_back(published, tmp_path, capsys):
     assert (tmp_path / SCALE / "claims.json").is_file()
     assert main(["verify", str(tmp_path / SCALE)]) == 2
     assert capsys.readouterr().err == (
-        f"error: {tmp_path / SCALE} was restored from published counts: "
-        "it has no samples, so there is nothing to verify\n"
+        f"error: {tmp_path / SCALE} was restored from published counts: there are no samples to verify\n"
     )
     assert main(["archive", str(tmp_path / SCALE), str(tmp_path / "again")]) == 0
     for name in ("counts", "metrics"):

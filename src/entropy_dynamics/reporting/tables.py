@@ -110,9 +110,8 @@ def _caption(experiment: Experiment[ScoresSpec], results: Results, frame: pd.Dat
     """The caption: content of the table, models that ran, and explanation of the intervals."""
     baseline = results.method_label(experiment.spec.baseline)
     tests = int(frame.filter(regex="_difference_p$").notna().to_numpy().sum())
-    covered = f"over {experiment.seeds} and over problems"
-    if experiment.seeds == "one seed":
-        covered = "over problems for the untrained model, none for one seed of a trained one"
+    single = "over problems for the untrained model, none for one seed of a trained one"
+    covered = single if experiment.seeds == "one seed" else f"over {experiment.seeds} and over problems"
     sets = []
     for dataset in experiment.evaluations:
         problems, k = (frame[f"{dataset}_{what}"][0] for what in ("problems", "samples"))
@@ -130,8 +129,8 @@ def _caption(experiment: Experiment[ScoresSpec], results: Results, frame: pd.Dat
             f"Entropy: mean over the response tokens of the last tenth of the steps, with its {LEVEL:.0%} interval "
             f"over seeds; 'exactly {baseline}': that of every step is the same to the bit."
         )
-    if single := one_model(map(results.model, experiment.models)):
-        sentences.append(f"{single}.")
+    if note := one_model(map(results.model, experiment.models)):
+        sentences.append(f"{note}.")
     if not all(results.model(model).is_the_papers for model in experiment.models):
         sentences.append(
             "A smaller model shows directions, not levels: its scores are not comparable with the paper's."

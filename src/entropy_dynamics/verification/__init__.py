@@ -24,8 +24,7 @@ def verify(layout: Layout, scale: str, overrides: Sequence[str] = ()) -> Verific
     if not layout.root.is_dir():
         raise UserError(f"no folder {layout.root}; make it with: snakemake --config scale={scale}")
     if (layout.root / SEEDS).is_file():
-        restored = "was restored from published counts: it has no samples, so there is nothing to verify"
-        raise UserError(f"{layout.root} {restored}")
+        raise UserError(f"{layout.root} was restored from published counts: there are no samples to verify")
     method_types()  # a mistake in a method's file is not one of the results
     findings = Verification(layout.root)
     Chain(layout, config, overrides, findings).check()

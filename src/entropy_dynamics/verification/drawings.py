@@ -96,8 +96,7 @@ class Drawings:
             else:
                 differing[old] = was, now
         # Different inputs or code change all files, an edit only one or two.
-        most = 2 * len(differing) > len(pairs)
-        stale = any({path, path.parent} & self.findings.suspect for path in inputs) or most
+        stale = 2 * len(differing) > len(pairs) or any({path, path.parent} & self.findings.suspect for path in inputs)
         for path, contents in differing.items():
             if path.suffix not in PICTURES:
                 self.findings.add("stale" if stale else "modified", path, _first_difference(path, *contents))
