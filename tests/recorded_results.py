@@ -19,7 +19,6 @@ from entropy_dynamics.results.provenance import provenance
 from entropy_dynamics.stages.problems import build_problem_sets
 from entropy_dynamics.tasks.countdown import TASK as COUNTDOWN
 from entropy_dynamics.tasks.files import load_problems
-from entropy_dynamics.verification import chain
 from synthetic_results import MODEL, ROOT, model_facts, write_logit_steps, write_metrics
 
 SCALE = "smoke"
@@ -164,7 +163,6 @@ def untabled(project) -> None:
 @pytest.fixture
 def verify(capsys, monkeypatch, tmp_path_factory):
     """`verify(...)`: the exit code, {(what, where): facts}, and the summary."""
-    monkeypatch.setattr(chain, "commit_of_code", lambda: GIT)
     escaped_in_markdown = tmp_path_factory.mktemp("redrawn_in")
     monkeypatch.setattr(tempfile, "tempdir", str(escaped_in_markdown))
 

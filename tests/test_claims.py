@@ -12,7 +12,8 @@ from entropy_dynamics.analysis.paper_gains import sampling_errors
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.verdicts import VERDICTS
 from entropy_dynamics.config import known_names, split_method
-from entropy_dynamics.reporting.claims import gains_line, summary_line, write_claims
+from entropy_dynamics.reporting.claims import write_claims
+from entropy_dynamics.reporting.summary import summary_line
 from entropy_dynamics.results.files import write_json
 from entropy_dynamics.results.layout import Layout
 from mistakes import mistake
@@ -92,7 +93,11 @@ def test_the_markdown_has_all_of_it_and_names_the_toy_models(results):
     claims, _, gains = text.partition("**Of the paper's own")
     assert not re.search(r"(?<!toy )(AIME2|DAPO5)|[{}]", claims)
     assert "on AIME24, more than sampling noise" in gains
-    assert summary_line([one for one in entries(results).values() if one["subject"] == "this run"]) in text
+    own = [one for one in entries(results).values() if one["subject"] == "this run"]
+    assert summary_line(own) in text
+    facets = sum(one["rests_on"].startswith("facet of ") for one in own)
+    independent = sum(one["rests_on"] == "independent" for one in own)
+    assert f"They are {independent} independent findings, {facets} further facets of these, " in text
     assert "The entropy of the toy Qwen2 for Qwen2.5-7B-Instruct falls" in text
     assert not re.search(r"(?<!toy Qwen2 for )(?<!toy )Qwen", text)
 
@@ -139,7 +144,7 @@ def test_the_papers_gains(tmp_path):
     assert found[f"paper_{OTHER}_clip_b_aime25_pass"]["verdict"] == "inconclusive"  # one problem of thirty
     assert found[f"paper_{OTHER}_clip_b_aime25_pass"]["effect"] == pytest.approx(-3.34)
     held = sum(one["verdict"] == "holds" for one in found.values())
-    assert gains_line(list(found.values())).startswith(f"Of the paper's own 24 gains in Table 1, {held} exceed")
+    assert f"**Of the paper's own 24 gains in Table 1, {held} exceed" in (tmp_path / SCALE / "claims.md").read_text()
 
 
 def test_claims_by_the_papers_own_scores(tmp_path):

@@ -1,4 +1,4 @@
-"""What claims rest on: facets name an independent claim, and groups are counted."""
+"""What claims rest on: facets name an independent claim."""
 
 import re
 from shutil import copytree
@@ -7,15 +7,7 @@ import pytest
 
 from conftest import ROOT
 from entropy_dynamics.analysis.claims import read_claims
-from entropy_dynamics.reporting.claims import groups_line
 from mistakes import mistake
-
-
-def test_groups_are_counted():
-    kinds = ["independent"] * 3 + ["facet of a", "facet of b", "by construction", "identity"]
-    assert groups_line([{"rests_on": kind} for kind in kinds] + [{"id": "a gain of the paper"}]) == (
-        "They are 3 independent findings, 2 further facets of these, 1 statements true by construction, 1 identities"
-    )
 
 
 def test_the_claims_of_the_paper_are_fewer_findings():

@@ -186,12 +186,9 @@ def _parser() -> argparse.ArgumentParser:
     stage("claims", "Evaluate the paper's claims against the results so far.")
     stage("field", "Evaluate the claims of other papers against the results so far.")
     stage("controls", "Evaluate the claims about controls against the results so far.")
-    report = stage("report", "Write report.html, one page with all tables, figures and claims so far.")
+    stage("report", "Write report.html, one page with all tables, figures and claims so far.")
     watch = stage("watch", "Serve report.html on this machine only, and rewrite it while runs go on.")
     watch.add_argument("--port", type=_port, default=8000, help="port on 127.0.0.1 (default: 8000)")
-    other = "run to compare with: claims.json or its folder (default at the laptop scale: docs/reference/second)"
-    for sub in (report, watch):
-        sub.add_argument("--compare", type=Path, metavar="RUN", help=other)
     summary = command("summary", "The verdicts and gains of a run in a few lines, and where its page is.")
     summary.add_argument("folder", type=_scale_folder, metavar="FOLDER", help="<results>/<scale>")
     compare = command("compare", "Compare the effects and verdicts of two complete runs.")
@@ -202,7 +199,7 @@ def _parser() -> argparse.ArgumentParser:
     about = "Write a folder for a data repository: counts, metrics, samples, data card, checksums."
     archive = command("archive", about)
     archive.add_argument("folder", type=_scale_folder, metavar="FOLDER", help="<results>/<scale>")
-    archive.add_argument("out", type=Path, metavar="OUT", help="a new folder, or one that this command wrote")
+    archive.add_argument("out", type=Path, metavar="OUT", help="a new folder")
     archive.add_argument("--doi", type=_doi, help="the DOI that the repository has reserved for it")
 
     restore = command("restore", "Recreate results from published counts and metrics, for `claims` and `draw`.")

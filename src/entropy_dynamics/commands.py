@@ -12,8 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from entropy_dynamics.config import Config, RunConfig, StageConfig, known_names, load_config, to_yaml
 from entropy_dynamics.distributed.devices import claim_devices
@@ -198,32 +197,15 @@ field = controls = claims
 def report(options: argparse.Namespace) -> None:
     from entropy_dynamics.reporting.report import write_report
 
-    print(write_report(_results(options), options.compare))
+    print(write_report(_results(options)))
 
 
 def watch(options: argparse.Namespace) -> None:
-    from entropy_dynamics.reporting.live import responses
-    from entropy_dynamics.reporting.watch import serve
+    from entropy_dynamics.reporting.watch import HOST, open_server
 
-    def answered(query: dict[str, str]) -> list[dict[str, Any]]:
-        with TemporaryDirectory() as folder:
-            file = _answer(options, query, Path(folder))
-            return responses(file, file.stat().st_mtime_ns)
-
-    serve(_results(options), options.compare, options.port, answered)
-
-
-def _answer(options: argparse.Namespace, query: dict[str, str], folder: Path) -> Path:
-    """See `stages.answers`; imports torch at the first call."""
-    if missing := [name for name in ("model", "method", "seed", "problem") if not query.get(name)]:
-        raise UserError(f"no {missing[0]} is given")
-    if not query["seed"].isdecimal():
-        raise UserError(f"seed {query['seed']!r} is not a number")
-    config = load_config(options.scale, query["model"], query["method"], options.set)
-    _quieten(config.threads)
-    from entropy_dynamics.stages.answers import answer
-
-    return answer(config, _layout(options), query["method"], int(query["seed"]), query["problem"], folder)
+    with open_server(_results(options), options.port) as server:
+        print(f"http://{HOST}:{server.server_port}/{_layout(options).report.name}", flush=True)
+        server.serve_forever()
 
 
 def summary(options: argparse.Namespace) -> None:
@@ -249,24 +231,20 @@ def archive(options: argparse.Namespace) -> None:
         raise UserError(f"no folder {folder}; pass the folder of a scale, such as results/laptop")
     print(*publish(Results(folder, folder.name, {}), options.out, options.doi), sep="\n")
     if not options.doi:
-        print("no DOI yet: reserve one where you upload the folder, and write it again with --doi DOI")
+        print("no DOI yet: reserve one where you upload the folder, and write a new one with --doi DOI")
 
 
 def restore(options: argparse.Namespace) -> None:
-    from entropy_dynamics.reporting.published import described, restore
+    from entropy_dynamics.reporting.published import restore
 
     if options.out.exists():
         raise UserError(f"{options.out} already exists; name a new folder, such as results/laptop in a fresh clone")
-    scale = load_config(_scale_by_name(options.out))
-    for folder in options.folders:
-        if (named := described(folder).scale) != scale.scale:
-            out = options.out.with_name(named)
-            raise UserError(f"{folder} was made at scale {named}, not {scale.scale}: restore it as {out}")
-    seeds = restore(options.folders, options.out, scale.evaluation.temperature)
+    scale = _scale_by_name(options.out)
+    seeds = restore(options.folders, options.out, load_config(scale))
     counts = " ".join(f"--set seeds.{group}={count}" for group, count in seeds.items())
     print(f"{options.out} has up to {seeds['tables']} seeds per method. To judge them, run:")
     results = "" if options.out.parent == Path("results") else f" --results {shlex.quote(str(options.out.parent))}"
-    print(f"entropy-dynamics claims --scale {scale.scale}{results} --set seeds.first=0 {counts}")
+    print(f"entropy-dynamics claims --scale {scale}{results} --set seeds.first=0 {counts}")
 
 
 def pass_at_k(options: argparse.Namespace) -> None:

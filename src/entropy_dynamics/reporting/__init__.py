@@ -1,19 +1,16 @@
 """Tables, figures and the report: drawing and templates, no statistics."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:  # `compare` needs no pandas
-    from entropy_dynamics.analysis.run_data import Results
+from entropy_dynamics.analysis.run_data import Results
+from entropy_dynamics.analysis.specs import ScoresSpec
 
 
-def render(name: str, results: "Results") -> list[Path]:
+def render(name: str, results: Results) -> list[Path]:
     """Write the files of a table (csv, md, tex) or figure (png, svg, pdf, csv) and return their paths.
 
     Raises UserError, and writes nothing, if the name is unknown, or a file of a run is missing or damaged.
     """
-    from entropy_dynamics.analysis.specs import ScoresSpec
-
     experiment = results.experiment(name)
     if isinstance(experiment.spec, ScoresSpec):  # tables do not wait for the import of matplotlib
         from entropy_dynamics.reporting.tables import write_table as write

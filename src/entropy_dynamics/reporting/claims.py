@@ -9,14 +9,14 @@ from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from entropy_dynamics.analysis.claims import Claim, load_claims, read_claims, read_field
 from entropy_dynamics.analysis.paper_gains import judge_gains, judge_paper
 from entropy_dynamics.analysis.run_data import Model, Results
-from entropy_dynamics.analysis.verdicts import VERDICTS, Finding, correct_primary, judge
+from entropy_dynamics.analysis.verdicts import correct_primary, judge
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.reporting.style import RC, VERDICT_LOOKS, WIDTH, add_footer, pretty, save
+from entropy_dynamics.reporting.style import RC, VERDICT_LOOKS, WIDTH, add_footer, add_legend, label_claims, save
+from entropy_dynamics.reporting.summary import summary_line, verdict_counts
 from entropy_dynamics.reporting.templates import fill, in_digits, one_model
 from entropy_dynamics.results.files import write_json, write_text
 
@@ -28,18 +28,12 @@ SHOWN = 10
 def write_claims(results: Results) -> list[Path]:
     """Judge every claim and write the files into results/<scale>.
 
-    claims.json is a list of {id, statement, place, verdict, effect, low, high, detectable, ours, scale, label, subject,
-    unit, claimed, range, why, rests_on, topic, paper, test, seeds, by_seed, seeds_needed, reason}:
+    claims.json is a list of entries (see `Finding.entry`), first those of the claims, whose `subject` is "this run",
+    then those of the gains that the paper prints, judged from its numbers alone, whose `subject` is "paper":
 
+    - `effect`, `low`, `high`, `detectable`, and an open bound of `range`, the claimed range, are null if unknown;
     - `ours` is whether the claim is this project's own and only follows from the one at `place`;
-    - `range` is the claimed range, with null for an open bound, and `claimed` is the same in words;
-    - `effect`, `low`, `high` and `detectable` are null if unknown;
-    - `why` is the reason for a threshold other than 0;
-    - `rests_on` is "identity", "by construction", "facet of <id>" or "independent";
-    - `topic` is that of `topics` in claims.yaml, or "";
     - `paper` is {verdict, effect, low, high, reason} by the paper's own scores, or null if it does not print them;
-    - `subject` is "this run" for claims, judged from the files of this scale, and "paper" for the gains that the paper
-      prints, judged from its numbers alone, without `scale`, `ours` and `topic`;
     - `seeds` is the number of usable seeds that all compared methods have, or null if no seed is involved, and
       `by_seed` is the effect of each by its number, or {} if the effect is not computed seed by seed;
     - `seeds_needed` of an inconclusive claim is the number of seeds that detect the smallest effect of interest
@@ -49,22 +43,22 @@ def write_claims(results: Results) -> list[Path]:
     invalid.
     """
     file = read_claims(results.folder)
+    tests, paper = file.tests.model_dump(), file.paper
     claims = load_claims(results.scale, results.seeds, results.folder)
-    tests, evaluations = file.tests.model_dump(), file.paper.evaluations if file.paper else {}
-    models, findings = _models(claims, results), [judge(claim, results) for claim in claims]
-    correct_primary(claims, findings)
-    entries = [
-        _entry(claim, finding, models, results, tests)
-        | {"topic": file.topic(claim.spec), "paper": _by_paper(judge_paper(claim, evaluations, results.paper))}
-        for claim, finding in zip(claims, findings, strict=True)
-    ]
-    gains = list(judge_gains(file.paper, results.paper, tests["paper_gain"])) if file.paper else []
+    models, entries = _judged(claims, results, tests)
+    for claim, entry in zip(claims, entries, strict=True):
+        by_paper = judge_paper(claim, paper.evaluations if paper else {}, results.paper)
+        found = by_paper.entry("", "", "") if by_paper else {}
+        keys = ("verdict", "effect", "low", "high", "reason")
+        entry |= {"topic": file.topic(claim.spec), "paper": {key: found[key] for key in keys} if found else None}
+    gains = list(judge_gains(paper, results.paper, tests["paper_gain"])) if paper else []
     head = _head(models, results)
-    values: dict[str, Any] = {"head": head, "summary": summary_line(entries), "groups": groups_line(entries)}
-    values |= {"gains_summary": gains_line(gains) if gains else "", "tests": tests}
+    groups = Counter(re.sub(" of .*", "", entry["rests_on"]) for entry in entries)
+    values: dict[str, Any] = {"head": head, "summary": summary_line(entries), "groups": groups, "tests": tests}
+    values |= {"claims": list(map(_cells, entries)), "gains": list(map(_cells, gains)), "found": verdict_counts(gains)}
     json, md, *pictures = (results.layout.claims(suffix) for suffix in ("json", "md", "png", "svg", "pdf"))
     write_json(json, entries + gains)
-    write_text(md, fill("claims.md", claims=map(_cells, entries), gains=map(_cells, gains), **values))
+    write_text(md, fill("claims.md", **values))
     smaller = any(model and not model.is_the_papers for model in models.values())
     with rc_context(RC):
         notes = [head, "smaller models ran under the models' names" if smaller else ""]
@@ -80,11 +74,10 @@ def write_field(results: Results, folder: str = "field") -> list[Path]:
     """
     papers, tests = read_field(results.folder, folder), read_claims(results.folder).tests.model_dump()
     claims = load_claims(results.scale, results.seeds, results.folder, folder=folder)
-    models = _models(claims, results)
+    models, entries = _judged(claims, results, tests)
     of = {spec.id: paper.paper for paper in papers.values() for spec in paper.claims}
-    entries = [
-        _entry(claim, judge(claim, results), models, results, tests) | {"paper": of[claim.spec.id]} for claim in claims
-    ]
+    for entry in entries:
+        entry["paper"] = of[entry["id"]]
     sections = []
     for paper in papers.values():
         cells = [_cells(entry) for entry in entries if entry["paper"] == paper.paper]
@@ -99,11 +92,8 @@ def write_field(results: Results, folder: str = "field") -> list[Path]:
 
 def headlines(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """At most `SHOWN` claims on scores, which share the unit of points, the most interesting first."""
-
-    def place(entry: dict[str, Any]) -> int:
-        return next((i for i, head in enumerate(HEADLINES) if entry["id"].startswith(head)), len(HEADLINES))
-
-    return sorted((entry for entry in entries if entry["unit"] == "points"), key=place)[:SHOWN]
+    points = [entry for entry in entries if entry["unit"] == "points"]
+    return sorted(points, key=lambda entry: [not entry["id"].startswith(head) for head in HEADLINES])[:SHOWN]
 
 
 def _draw(entries: list[dict[str, Any]], notes: list[str]) -> Figure:
@@ -120,46 +110,43 @@ def _draw(entries: list[dict[str, Any]], notes: list[str]) -> Figure:
         ax.vlines([bound for bound in entry["range"] if bound], row - 0.4, row + 0.4, color="0.5", linewidth=0.8)
         text = in_digits(entry, "+").replace("-", "−") if known else "no value"
         ax.text(1.02, row, text, transform=ax.get_yaxis_transform(), va="center", fontsize=6, color=look["color"])
-    ax.set_yticks(range(len(entries)), [pretty(entry["label"]) for entry in entries], fontsize=6)
-    ax.set_ylim(max(len(entries), 1) - 0.4, -0.6)
-    ax.tick_params(axis="y", length=0)
-    ax.grid(axis="y", visible=False)
+    label_claims(ax, [entry["label"] for entry in entries], 6)
     ax.set_xlabel("effect, 95% interval (points)")
-    marks = VERDICT_LOOKS.items()
-    handles = [Line2D([], [], linestyle="", label=verdict, markersize=4, **look) for verdict, look in marks]
-    figure.legend(handles=handles, loc="outside upper center", ncols=3, handlelength=1, columnspacing=1.2)
+    marks = {verdict: look | {"linestyle": "", "markersize": 4} for verdict, look in VERDICT_LOOKS.items()}
+    add_legend(figure, marks, 3, handlelength=1, columnspacing=1.2)
     add_footer(figure, notes)
     return figure
 
 
-def _entry(
-    claim: Claim, finding: Finding, models: dict[str, Model | None], results: Results, tests: dict[str, str]
-) -> dict[str, Any]:
-    return finding.entry(
-        id=claim.spec.id,
-        statement=_named(claim.spec.statement, claim, models, results),
-        place=claim.spec.place,
-        ours=claim.spec.ours,
-        scale=results.scale,
-        label=_named(claim.spec.label, claim, models, results),
-        subject="this run",
-        unit=claim.spec.unit,
-        claimed=claim.spec.claimed,
-        why=claim.spec.why,
-        rests_on=claim.spec.rests_on,
-        paper=None,
-        test=tests[claim.spec.test],
-    )
-
-
-def _models(claims: Sequence[Claim], results: Results) -> dict[str, Model | None]:
-    """The models of the claims by name; None for one that did not run."""
-    models: dict[str, Model | None] = {}
-    for name in (name for claim in claims for name in claim.models if name not in models):
-        models[name] = None
+def _judged(
+    claims: Sequence[Claim], results: Results, tests: Mapping[str, str]
+) -> tuple[dict[str, Model | None], list[dict[str, Any]]]:
+    """The models of the claims by name, None for one that did not run; and an entry per claim."""
+    models: dict[str, Model | None] = dict.fromkeys(name for claim in claims for name in claim.models)
+    for name in models:
         with suppress(UserError):
             models[name] = results.model(name)
-    return models
+    findings = [judge(claim, results) for claim in claims]
+    correct_primary(claims, findings)
+    entries = [
+        finding.entry(
+            id=claim.spec.id,
+            statement=_named(claim.spec.statement, claim, models, results),
+            place=claim.spec.place,
+            ours=claim.spec.ours,
+            scale=results.scale,
+            label=_named(claim.spec.label, claim, models, results),
+            subject="this run",
+            unit=claim.spec.unit,
+            claimed=claim.spec.claimed,
+            why=claim.spec.why,
+            rests_on=claim.spec.rests_on,
+            paper=None,
+            test=tests[claim.spec.test],
+        )
+        for claim, finding in zip(claims, findings, strict=True)
+    ]
+    return models, entries
 
 
 def _head(models: dict[str, Model | None], results: Results) -> str:
@@ -167,33 +154,6 @@ def _head(models: dict[str, Model | None], results: Results) -> str:
     ran = [model.ran_with_size if model else f"{name}, not run at this scale" for name, model in models.items()]
     single = one_model(model for model in models.values() if model)
     return ". ".join(filter(None, [f"{results.scale} scale: {'; '.join(ran)}", single]))
-
-
-def summary_line(entries: list[dict[str, Any]]) -> str:
-    """'Of 40 claims, 26 hold, 4 do not hold, 10 are inconclusive'."""
-    return "Of {} claims, {} hold, {} do not hold, {} are inconclusive".format(len(entries), *_counts(entries))
-
-
-def groups_line(entries: Sequence[Mapping[str, Any]]) -> str:
-    """'They are 49 independent findings, 20 further facets of these, 7 statements true by construction, ...'."""
-    counts = Counter(re.sub(" of .*", "", entry["rests_on"]) for entry in entries if "rests_on" in entry)
-    return (
-        f"They are {counts['independent']} independent findings, {counts['facet']} further facets of these, "
-        f"{counts['by construction']} statements true by construction, {counts['identity']} identities"
-    )
-
-
-def gains_line(gains: list[dict[str, Any]]) -> str:
-    """Like `summary_line`, for the gains that the paper prints."""
-    exceed, losses, open_ = _counts(gains)
-    return (
-        f"Of the paper's own {len(gains)} gains in Table 1, {exceed} exceed the sampling noise, {losses} are losses "
-        f"that exceed it, {open_} are inconclusive"
-    )
-
-
-def _counts(entries: list[dict[str, Any]]) -> list[int]:
-    return [sum(entry["verdict"] == verdict for entry in entries) for verdict in VERDICTS]
 
 
 def _named(text: str, claim: Claim, models: dict[str, Model | None], results: Results) -> str:
@@ -204,13 +164,6 @@ def _named(text: str, claim: Claim, models: dict[str, Model | None], results: Re
     for dataset in results.config.data.evaluation:
         text = text.replace(f"{{{dataset}}}", results.dataset_label(dataset))
     return text.replace("{model}", name)
-
-
-def _by_paper(finding: Finding | None) -> dict[str, Any] | None:
-    if finding is None:
-        return None
-    entry = finding.entry("", "", "")
-    return {name: entry[name] for name in ("verdict", "effect", "low", "high", "reason")}
 
 
 def _cells(entry: dict[str, Any]) -> dict[str, str]:

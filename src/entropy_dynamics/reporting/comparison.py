@@ -3,16 +3,14 @@
 import math
 from pathlib import Path
 from statistics import median
-from typing import IO
 
 from matplotlib import rc_context
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from entropy_dynamics.analysis.claims_json import verdicts_of
 from entropy_dynamics.analysis.replication import Replicate, replicates
 from entropy_dynamics.analysis.statistics import Interval
-from entropy_dynamics.reporting.style import OWN, RC, VERDICT_LOOKS, WIDTH, Look, cycle, pretty, save
+from entropy_dynamics.reporting.style import OWN, RC, VERDICT_LOOKS, WIDTH, Look, add_legend, cycle, label_claims, save
 from entropy_dynamics.reporting.templates import fill
 
 SHOWN = 6  # maximum number of differing claims that are listed
@@ -94,12 +92,11 @@ def _number(interval: Interval) -> str:
     return f"{interval.value:.3g}{ends}"
 
 
-def draw_comparison(first: Path, second: Path, target: Path | IO[bytes]) -> None:
+def draw_comparison(first: Path, second: Path, target: Path) -> None:
     """Draw a forest plot of each claim's effect in both runs, with intervals; claims that disagree come first.
 
     Each row has its own unit: the first run's effect is at 0, and 1 is half the width of the interval of the
-    difference, so that the runs disagree if the second one's mark is outside the gray band. To a stream, SVG is
-    written.
+    difference, so that the runs disagree if the second one's mark is outside the gray band.
     """
     labels = {id: entry["label"] for id, entry in verdicts_of(first).items()}
     claims = sorted((claim for claim in replicates(first, second) if claim.agrees is not None), key=_agreement)
@@ -115,21 +112,13 @@ def draw_comparison(first: Path, second: Path, target: Path | IO[bytes]) -> None
                 ax.errorbar(value, row + 0.3 * (place - 0.5), xerr=ends, elinewidth=0.8, **_mark(look))
             numbers = " → ".join(f"{effect.value:.2g}" for effect in claim.effects).replace("-", "−")
             ax.text(1.02, row, numbers, transform=ax.get_yaxis_transform(), va="center", fontsize=5.5)
-        ax.set_yticks(range(len(claims)), [pretty(labels[claim.id]) for claim in claims], fontsize=5.5)
+        label_claims(ax, [labels[claim.id] for claim in claims], 5.5)
         for tick, claim in zip(ax.get_yticklabels(), claims, strict=True):
             tick.set_color("black" if claim.agrees else VERDICT_LOOKS["does not hold"]["color"])
-        ax.set_ylim(len(claims) - 0.4, -0.6)
         ax.set_xlim(min(ax.get_xlim()[0], -2), max(ax.get_xlim()[1], 2))
-        ax.tick_params(axis="y", length=0)
-        ax.grid(axis="y", visible=False)
         ax.set_xlabel("difference between the runs\n(1: edge of its 95% interval)", fontsize=6)
-        names = zip((first, second), RUNS, strict=True)
-        handles = [Line2D([], [], label=str(name), **_mark(look)) for name, look in names]
-        figure.legend(handles=handles, loc="outside upper center", ncols=2, handlelength=1)
-        if isinstance(target, Path):
-            save(figure, "Two runs side by side", target)
-        else:
-            figure.savefig(target, format="svg", metadata={"Date": None})
+        add_legend(figure, {str(first): _mark(RUNS[0]), str(second): _mark(RUNS[1])}, 2, handlelength=1)
+        save(figure, "Two runs side by side", target)
 
 
 def _agreement(claim: Replicate) -> float:

@@ -3,7 +3,6 @@
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from entropy_dynamics.analysis.distributions import filter_frame, pass_frame, solved_frame
@@ -34,8 +33,8 @@ def draw_pass_curves(experiment: Experiment[PassSpec], results: Results) -> tupl
             ax.set_title(results.dataset_label(dataset), fontsize=6.5, pad=3)
             if row is rows[-1]:
                 ax.set_xlabel("k", labelpad=1)
-    handles = [Line2D([], [], label=style.pretty(results.method_label(method)), **styles[method]) for method in methods]
-    figure.legend(handles=handles, loc="outside upper center", ncols=len(methods), **style.LINE_LEGEND)
+    entries = {style.pretty(results.method_label(method)): styles[method] for method in methods}
+    style.add_legend(figure, entries, len(methods), **style.LINE_LEGEND)
     note = f"unbiased Pass@k from K samples per problem; shading: {style.intervals(experiment)}"
     style.add_footer(figure, [*style.what_ran(experiment, results), note])
     return figure, frame

@@ -3,14 +3,13 @@
 import shutil
 from importlib.metadata import distribution, version
 from pathlib import Path
-from typing import Any
 
 from entropy_dynamics.analysis.claims_json import verdicts_of
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.reporting.claims import summary_line
 from entropy_dynamics.reporting.published import MODELS, write_data
 from entropy_dynamics.reporting.report import what_ran
+from entropy_dynamics.reporting.summary import summary_line
 from entropy_dynamics.reporting.templates import fill
 from entropy_dynamics.results.files import sha256, write_json, write_text, written_whole
 
@@ -22,60 +21,38 @@ def publish(results: Results, folder: Path, doi: str | None = None) -> list[Path
     """Write counts.parquet, metrics.parquet, samples.parquet and, if runs kept token samples, tokens.parquet.
 
     Also writes existing verdicts, tables and the numbers of figures, the data card README.md, LICENSE, CITATION.cff,
-    and SHA256SUMS of all files in the format of `sha256sum -c`. An existing folder is replaced as a whole. Without the
-    DOI that the repository has reserved, the card and the citation say how to get one.
+    and SHA256SUMS of all files in the format of `sha256sum -c`. Without the DOI that the repository has reserved, the
+    card and the citation say how to get one.
 
     Raises UserError if there are no evaluations or no runs, a file is damaged, the installed package lacks its license,
-    or the folder contains a file that was not written by this function or was edited since.
+    or the folder is not empty.
     """
     license_text = distribution("entropy-dynamics").read_text("licenses/LICENSE")
     if license_text is None:
         raise UserError("the installed package has no license file; install it again: pip install -e .")
-    if folder.resolve().is_relative_to(results.root.resolve()):
-        raise UserError(f"{folder} is in the results, {results.root}; name a folder outside")
-    if folder.exists() and (theirs := _foreign_file(folder)):
-        raise UserError(f"{theirs} would be lost; name a new or an empty folder, or one that this command wrote")
-    with written_whole(folder.resolve()) as temporary:
-        temporary.mkdir()
-        paths = _write(results, temporary, license_text, doi)
-        return [folder / path.relative_to(temporary) for path in paths]
-
-
-def _foreign_file(folder: Path) -> Path | None:
-    """A file that differs from what `publish` wrote, according to the folder's SHA256SUMS; None if there is none."""
-    files = {path for path in (folder, *folder.rglob("*")) if path.is_symlink() or not path.is_dir()}
-    sums = folder / SUMS
-    if files and "  counts.parquet\n" in (text := sums.read_text("utf-8", "replace") if sums in files else ""):
-        written = {folder / name: digest for digest, _, name in (line.partition("  ") for line in text.splitlines())}
-        files = {path for path in files - {sums} if path.is_symlink() or written.get(path) != sha256(path)}
-    return min(files, default=None)
-
-
-def _write(results: Results, folder: Path, license_text: str, doi: str | None) -> list[Path]:
-    rows = write_data(results, folder)
-    for source in (path for pattern in COPIED for path in results.root.glob(pattern)):
-        copy = folder / source.relative_to(results.root)
-        copy.parent.mkdir(exist_ok=True)
-        shutil.copyfile(source, copy)
-    models = {name: model.model_dump() for name, model in results.models.items()}
-    write_json(folder / MODELS, {"scale": results.scale, "models": models})
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError(f"{folder} is not empty; name a new folder")
+    models, judged = results.models, results.layout.claims("json").is_file()
     about = {"scale": results.scale, "doi": doi, "version": version("entropy-dynamics")}
-    write_text(folder / "README.md", fill("data_card.md", rows=rows, **_facts(results), **about))
-    write_text(folder / "CITATION.cff", fill("data_citation.cff", **about))
-    write_text(folder / "LICENSE", license_text)
-    paths = sorted(path for path in folder.rglob("*") if path.is_file())
-    sums = [f"{sha256(path)}  {path.relative_to(folder).as_posix()}\n" for path in paths]
-    write_text(folder / SUMS, "".join(sums))
-    return [*paths, folder / SUMS]
-
-
-def _facts(results: Results) -> dict[str, Any]:
-    """The facts about the runs for the data card, as far as they are known."""
-    layout, models = results.layout, results.models
-    return {
+    facts = {
         "models": {name: model.ran_with_size for name, model in models.items()},
         "toy": any(model.toy for model in models.values()),
         "datasets": {name: results.dataset_label(name) for name in results.config.data.evaluation},
-        "verdicts": summary_line(list(verdicts_of(results.root).values())) if layout.claims("json").is_file() else None,
-        "ran": what_ran(layout),
+        "verdicts": summary_line(verdicts_of(results.root).values()) if judged else None,
+        "ran": what_ran(results.layout),
     }
+    with written_whole(folder.resolve()) as temporary:
+        temporary.mkdir()
+        rows = write_data(results, temporary)
+        for source in (path for pattern in COPIED for path in results.root.glob(pattern)):
+            copy = temporary / source.relative_to(results.root)
+            copy.parent.mkdir(exist_ok=True)
+            shutil.copyfile(source, copy)
+        described = {name: model.model_dump() for name, model in models.items()}
+        write_json(temporary / MODELS, {"scale": results.scale, "models": described})
+        write_text(temporary / "README.md", fill("data_card.md", rows=rows, **facts, **about))
+        write_text(temporary / "CITATION.cff", fill("data_citation.cff", **about))
+        write_text(temporary / "LICENSE", license_text)
+        names = sorted(path.relative_to(temporary).as_posix() for path in temporary.rglob("*") if path.is_file())
+        write_text(temporary / SUMS, "".join(f"{sha256(temporary / name)}  {name}\n" for name in names))
+        return [folder / name for name in (*names, SUMS)]

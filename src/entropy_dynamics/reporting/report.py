@@ -1,14 +1,11 @@
 """report.html: all results of a scale on one page, the most important first."""
 
 import base64
-import io
-import json
 import re
 from collections import Counter
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
-
-from markupsafe import Markup
 
 from entropy_dynamics.analysis.claims_json import verdicts_of
 from entropy_dynamics.analysis.experiments import FIRST, known_experiments
@@ -19,7 +16,7 @@ from entropy_dynamics.errors import UserError
 from entropy_dynamics.reporting.claims import headlines
 from entropy_dynamics.reporting.comparison import draw_comparison, write_comparison
 from entropy_dynamics.reporting.live import busy_seconds, progress, token_samples, unfinished_runs
-from entropy_dynamics.reporting.summary import topics
+from entropy_dynamics.reporting.summary import topics, verdict_counts
 from entropy_dynamics.reporting.tables import Cell, table_values
 from entropy_dynamics.reporting.templates import fill, in_digits
 from entropy_dynamics.results.files import read_jobs, read_json, write_text
@@ -28,20 +25,14 @@ from entropy_dynamics.results.layout import PROVENANCE, Layout
 REFERENCES = {"laptop": Path("docs/reference/second")}  # scale -> a published run with other seeds, to compare with
 
 
-def write_report(results: Results, beside: Path | None = None) -> Path:
+def write_report(results: Results) -> Path:
     """Write report.html from everything in results/<scale>: verdicts, tables, figures, samples, unfinished runs.
 
-    Effects are compared with those of `beside`, claims.json of another run or its folder; None: that of `REFERENCES`.
-    Raises UserError if there is no such folder, or if a file of the results or of the other run is missing or damaged.
+    Raises UserError if there is no such folder, or if a file of the results is missing or damaged.
     """
     layout = results.layout
     if not layout.root.is_dir():
         raise UserError(f"no folder {layout.root}; make it with: snakemake --config scale={results.scale}")
-    reference = REFERENCES.get(results.scale)
-    if beside is None and reference and reference.is_dir():
-        beside = reference
-    if beside:
-        verdicts_of(beside)
     judged = layout.claims("json").is_file()
     claims = list(verdicts_of(layout.claims("json")).values()) if judged else []
     by_name: dict[str, dict[str, Any]] = {}
@@ -52,13 +43,11 @@ def write_report(results: Results, beside: Path | None = None) -> Path:
         if not (table.is_file() or figure.is_file()):
             continue
         experiment = results.experiment(name)
-        cells = table_values(experiment, results, scores_frame(experiment, results)) if table.is_file() else None
         by_name[name] = {
             "experiment": experiment,
             "claims": [claim for claim in claims if name in shown_in(claim["place"])],
-            "table": cells,
+            "table": table_values(experiment, results, scores_frame(experiment, results)) if table.is_file() else None,
             "picture": _picture(figure),
-            "csv": f"{'tables' if cells else 'figures'}/{name}.csv",
         }
     top = [claim["id"] for claim in headlines(claims)]
     claims.sort(key=lambda claim: top.index(claim["id"]) if claim["id"] in top else len(top))
@@ -75,14 +64,14 @@ def write_report(results: Results, beside: Path | None = None) -> Path:
     page = fill(
         "report.html",
         scale=results.scale,
-        counts={verdict: sum(claim["verdict"] == verdict for claim in claims) for verdict in VERDICTS},
+        counts=dict(zip(VERDICTS, verdict_counts(claims), strict=True)),
         claims=claims,
         topics=topics(claims),
         claims_figure=_picture(layout.claims("svg")),
-        comparison=_comparison(beside, layout.root) if beside and judged else None,
+        comparison=_comparison(REFERENCES.get(results.scale), layout.root) if judged else None,
         unfinished=unfinished,
         progress=progress(results) if any(run["now"] for run in unfinished) else None,
-        samples=_json(token_samples(layout, shown_first)),
+        samples=token_samples(layout, shown_first),
         opened=opened,
         folded=folded,
         gate=_gate(layout),
@@ -119,29 +108,22 @@ def _gate(layout: Layout) -> dict[str, Any] | None:
 
 
 def _picture(path: Path) -> str | None:
-    return _data(path.read_bytes()) if path.is_file() else None
+    return f"data:image/svg+xml;base64,{base64.b64encode(path.read_bytes()).decode()}" if path.is_file() else None
 
 
-def _data(svg: bytes) -> str:
-    return f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
-
-
-def _comparison(first: Path, second: Path) -> dict[str, Any]:
+def _comparison(first: Path | None, second: Path) -> dict[str, Any] | None:
     """The lines of `compare` and its figure; without it, as early in a run, if no claim can be compared."""
-    svg = io.BytesIO()
-    try:
-        draw_comparison(first, second, svg)
-    except UserError as error:
-        return {"with": first, "lines": [str(error)], "picture": None}
+    if first is None or not first.is_dir():
+        return None
+    with TemporaryDirectory() as folder:
+        try:
+            draw_comparison(first, second, svg := Path(folder) / "comparison.svg")
+        except UserError as error:
+            return {"with": first, "lines": [str(error)], "picture": None}
+        picture = _picture(svg)
     lines = write_comparison(first, second).splitlines()
     lines.sort(key=lambda line: not line.startswith(("Effects", "Verdicts")))  # these two are shown, others folded
-    return {"with": first, "lines": lines, "picture": _data(svg.getvalue())}
-
-
-def _json(value: list[dict[str, Any]]) -> Markup | None:
-    """JSON for a script element, with `<` escaped so that it cannot end the element; None for an empty list."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return Markup(text.replace("<", "\\u003c")) if value else None
+    return {"with": first, "lines": lines, "picture": picture}
 
 
 def _effect(claim: dict[str, Any]) -> str:
@@ -159,7 +141,9 @@ def what_ran(layout: Layout) -> list[str]:
     lines = []
     if records := [read_json(path) for path in sorted(layout.root.glob(f"runs/*/*/*/{PROVENANCE}"))]:
         lines.append(f"{len(records)} training runs on {', '.join(dict.fromkeys(map(_machine, records)))}")
-        lines.append(f"commit {', '.join(_commits(records))}")
+        git = [record["git"] for record in records]
+        commits = [str(of["commit"])[:7] + " with uncommitted changes" * bool(of["changed"]) for of in git]
+        lines.append(f"commit {', '.join(dict.fromkeys(commits))}")
     if jobs := read_jobs(layout.jobs):
         lines.append(f"took {busy_seconds(jobs) / 60:.0f} min")
     return lines
@@ -169,15 +153,3 @@ def _machine(record: dict[str, Any]) -> str:
     hardware = record["hardware"]
     gpus = [f"{count} × {name}" for name, count in Counter(hardware["gpus"]).items()]
     return " and ".join([*gpus, f"{hardware['cores']} cores of {hardware['processor']}"])
-
-
-def _commits(records: list[dict[str, Any]]) -> list[str]:
-    """Each commit once, and whether its runs had uncommitted changes."""
-    changed: dict[str, list[bool]] = {}
-    for git in (record["git"] for record in records):
-        changed.setdefault(str(git["commit"])[:7], []).append(bool(git["changed"]))
-    return [
-        commit
-        + (" with uncommitted changes" if all(runs) else " (some runs with uncommitted changes)" if any(runs) else "")
-        for commit, runs in changed.items()
-    ]

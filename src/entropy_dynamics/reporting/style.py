@@ -2,14 +2,17 @@
 
 import re
 import textwrap
+from collections.abc import Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.run_data import Results
@@ -150,6 +153,20 @@ def error_bars(rows: pd.DataFrame, column: str, ends: str = "") -> np.ndarray:
     """Lengths of the error bars of a column, [below and above, row], to the columns <ends>low and <ends>high."""
     value, low, high = (rows[name].to_numpy(float) for name in (column, f"{ends}low", f"{ends}high"))
     return np.array([value - low, high - value])
+
+
+def add_legend(figure: Figure, entries: Mapping[str, Look], columns: int, **options: Any) -> None:
+    """Add a legend above the panels: an entry's label -> its look."""
+    handles = [Line2D([], [], label=label, **look) for label, look in entries.items()]
+    figure.legend(handles=handles, loc="outside upper center", ncols=columns, **options)
+
+
+def label_claims(ax: Axes, labels: Sequence[str], size: float) -> None:
+    """One row per claim from the top down, with its label on the left."""
+    ax.set_yticks(range(len(labels)), [pretty(label) for label in labels], fontsize=size)
+    ax.set_ylim(max(len(labels), 1) - 0.4, -0.6)
+    ax.tick_params(axis="y", length=0)
+    ax.grid(axis="y", visible=False)
 
 
 def add_footer(figure: Figure, notes: list[str]) -> None:

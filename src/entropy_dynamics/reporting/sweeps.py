@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator
 
 from entropy_dynamics.analysis.experiments import Experiment
@@ -52,8 +51,8 @@ def draw_strength(experiment: Experiment[StrengthSpec], results: Results) -> tup
         row[0].set_ylabel(style.pretty(textwrap.fill(results.method_label(sweep["method"].iloc[0]), 16)))
     axes[-1][1].set_xlabel("dropped tokens (%)")
     if several:
-        models = [Line2D([], [], label=results.model(model).ran, **look) for model, look in styles.items()]
-        figure.legend(handles=models, loc="outside upper center", ncols=1, **style.LINE_LEGEND)
+        models = {results.model(model).ran: look for model, look in styles.items()}
+        style.add_legend(figure, models, 1, **style.LINE_LEGEND)
     baseline = style.pretty(results.method_label(experiment.spec.baseline))
     whiskers = "" if experiment.seeds == "one seed" else f"; whiskers: {LEVEL:.0%} intervals, cut off at the frame"
     parameters = dict.fromkeys(style.pretty(rows["parameter"].iloc[0]) for rows in swept)

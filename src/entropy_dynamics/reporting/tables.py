@@ -1,6 +1,6 @@
 """Tables of scores as csv, Markdown and LaTeX."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,17 +34,20 @@ def table_values(experiment: Experiment[ScoresSpec], results: Results, frame: pd
     scored = sorted(scored_datasets(experiment), key=lambda column: column != POOLED)
     columns = [(column, metric) for column in scored for metric in experiment.spec.metrics]
     rows = frame.set_index(["model", "method"], drop=False)
-    blocks: dict[str, list[Any]] = {"blocks": [], "failures": []}
+    names = [f"{column}_{metric}" for column, metric in columns]
+    blocks, failures = [], []
     for model in experiment.models:
-        of_model = [row for _, row in rows[rows["model"] == model].iterrows()]
-        lines = [_lines(row, rows, experiment, [f"{d}_{m}" for d, m in columns], results) for row in of_model]
-        failures = [
-            {row["label"]: [Cell(f"{row[f'{d}_unreadable']:.1f} / {row[f'{d}_truncated']:.1f}") for d in datasets]}
-            for row in of_model
-        ]
-        for name, cells in (("blocks", lines), ("failures", failures)):
-            blocks[name].append((results.model(model).ran_with_size, cells))
-    return blocks | {
+        lines, shares = [], []
+        for _, row in rows[rows["model"] == model].iterrows():
+            lines.append(_lines(row, rows, experiment, names, results))
+            unusable = [Cell(f"{row[f'{d}_unreadable']:.1f} / {row[f'{d}_truncated']:.1f}") for d in datasets]
+            shares.append({row["label"]: unusable})
+        ran = results.model(model).ran_with_size
+        blocks.append((ran, lines))
+        failures.append((ran, shares))
+    return {
+        "blocks": blocks,
+        "failures": failures,
         "columns": ["Entropy (nats)"] * experiment.spec.entropy
         + [
             f"Mean {HEADINGS[metric]}@K"
@@ -78,7 +81,7 @@ def _lines(
     lines = {
         row["label"]: [_number(row, name, ".1f") for name in names],
         f"{row['difference'].split()[0]} difference per seed": [
-            _difference(row, f"{name}_difference") for name in names
+            _number(row, f"{name}_difference", "+z.1f", row[f"{name}_difference_p"] < 1 - LEVEL) for name in names
         ],
         "the paper": [_paper(row[f"{name}_paper"], papers, name) for name in names],
     }
@@ -88,15 +91,11 @@ def _lines(
     return {label: cells for label, cells in lines.items() if any(cell.value for cell in cells)}
 
 
-def _number(row: pd.Series, name: str, form: str) -> Cell:
+def _number(row: pd.Series, name: str, form: str, bold: bool = False) -> Cell:
     if pd.isna(row[name]):
         return Cell()
     low, high = row[f"{name}_low"], row[f"{name}_high"]
-    return Cell(f"{row[name]:{form}}", "" if pd.isna(low) else f"[{low:{form}}, {high:{form}}]")
-
-
-def _difference(row: pd.Series, name: str) -> Cell:
-    return replace(_number(row, name, "+z.1f"), bold=bool(row[f"{name}_p"] < 1 - LEVEL))
+    return Cell(f"{row[name]:{form}}", "" if pd.isna(low) else f"[{low:{form}}, {high:{form}}]", bold)
 
 
 def _paper(score: float, baseline: pd.Series | None, name: str) -> Cell:
@@ -111,9 +110,8 @@ def _caption(experiment: Experiment[ScoresSpec], results: Results, frame: pd.Dat
     """The caption: content of the table, models that ran, and explanation of the intervals."""
     baseline = results.method_label(experiment.spec.baseline)
     tests = int(frame.filter(regex="_difference_p$").notna().to_numpy().sum())
-    covered = f"over {experiment.seeds} and over problems"
-    if experiment.seeds == "one seed":
-        covered = "over problems for the untrained model, none for one seed of a trained one"
+    single = "over problems for the untrained model, none for one seed of a trained one"
+    covered = single if experiment.seeds == "one seed" else f"over {experiment.seeds} and over problems"
     sets = []
     for dataset in experiment.evaluations:
         problems, k = (frame[f"{dataset}_{what}"][0] for what in ("problems", "samples"))
@@ -131,8 +129,8 @@ def _caption(experiment: Experiment[ScoresSpec], results: Results, frame: pd.Dat
             f"Entropy: mean over the response tokens of the last tenth of the steps, with its {LEVEL:.0%} interval "
             f"over seeds; 'exactly {baseline}': that of every step is the same to the bit."
         )
-    if single := one_model(map(results.model, experiment.models)):
-        sentences.append(f"{single}.")
+    if note := one_model(map(results.model, experiment.models)):
+        sentences.append(f"{note}.")
     if not all(results.model(model).is_the_papers for model in experiment.models):
         sentences.append(
             "A smaller model shows directions, not levels: its scores are not comparable with the paper's."

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.methods import method_types
-from entropy_dynamics.results.layout import PROVENANCE, Layout
+from entropy_dynamics.results.layout import SEEDS, Layout
 from entropy_dynamics.verification.chain import Chain
 from entropy_dynamics.verification.drawings import Drawings
 from entropy_dynamics.verification.findings import Verification
@@ -23,10 +23,8 @@ def verify(layout: Layout, scale: str, overrides: Sequence[str] = ()) -> Verific
     config = load_config(scale, overrides=overrides)
     if not layout.root.is_dir():
         raise UserError(f"no folder {layout.root}; make it with: snakemake --config scale={scale}")
-    recorded = layout.data.exists() or any(layout.root.rglob(f"*{PROVENANCE}"))  # problems come first
-    if layout.root.joinpath("evaluations").is_dir() and not recorded:
-        restored = "was restored from published counts: it has no samples, so there is nothing to verify"
-        raise UserError(f"{layout.root} {restored}")
+    if (layout.root / SEEDS).is_file():
+        raise UserError(f"{layout.root} was restored from published counts: there are no samples to verify")
     method_types()  # a mistake in a method's file is not one of the results
     findings = Verification(layout.root)
     Chain(layout, config, overrides, findings).check()

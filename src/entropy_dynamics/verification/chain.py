@@ -9,10 +9,8 @@ import pandas as pd
 
 from entropy_dynamics.analysis.experiments import THEORY, load_experiment
 from entropy_dynamics.config import BASE, TRAIN, Config, load_config, read_yaml, settings_of
-from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import read_json, read_parquet, sha256
 from entropy_dynamics.results.layout import CONFIG, FACTS, METRICS, PROVENANCE, Layout, record_of
-from entropy_dynamics.results.provenance import commit_of_code
 from entropy_dynamics.tasks import Problem, SetSource, find_task
 from entropy_dynamics.tasks.files import ids_sha256, load_problems
 from entropy_dynamics.verification.findings import Verification
@@ -27,7 +25,6 @@ class Chain:
 
     def __init__(self, layout: Layout, config: Config, overrides: Sequence[str], findings: Verification):
         self.layout, self.config, self.findings = layout, config, findings
-        self.made_by: dict[tuple[str | None, bool], list[Path]] = {}
         self.sha256 = cache(lambda path: sha256(path) if path.is_file() else None)
         self.settings = cache(
             lambda stage, *run: settings_of(stage, load_config(config.scale, *run, overrides=overrides))
@@ -47,7 +44,6 @@ class Chain:
         for check, paths in checks.items():
             for path in paths:
                 self.findings.guarded(check, path)
-        self._commits()
 
     def _folders(self, *patterns: str) -> list[Path]:
         return [path for pattern in patterns for path in sorted(self.layout.root.glob(pattern)) if path.is_dir()]
@@ -144,12 +140,7 @@ class Chain:
                 self.findings.add("modified", metrics, fact)
 
     def _logit_steps(self, file: Path) -> None:
-        try:
-            experiment = load_experiment(THEORY, self.config.scale, dict(self.config.seeds))
-        except UserError as error:
-            self.findings.add("different config", file, str(error))
-            return
-        ((model, seed),) = experiment.untrained.items()
+        ((model, seed),) = load_experiment(THEORY, self.config.scale, dict(self.config.seeds)).untrained.items()
         record = self._record(file, [self.layout.problems(TRAIN)], "theory", model)
         untrained = self.layout.facts(model, BASE, seed)
         if record and untrained not in self._inputs(record):
@@ -187,13 +178,10 @@ class Chain:
                 self.findings.add("modified", file, f"{where}: {fact}; {off.sum()} such rows")
 
     def _record(self, made: Path, needed: Iterable[Path], *stage_of_run: str, **changed: Any) -> Record:
-        """The record of a parquet file or a run, after checking its hashes and, for a `stage_of_run`, its config.
+        """The record of `made`, a parquet file or the folder of a run, after checking its hashes and config.
 
-        Args:
-            made: the parquet file, or the folder of the run.
-            needed: files that must be among its recorded inputs.
-            stage_of_run: the stage, and its model and method if it has them.
-            changed: settings that differ from the config on purpose.
+        Its inputs must include the `needed` files. The config is that of `stage_of_run`, the stage, its model and its
+        method if it has them, with the settings `changed`; without a stage it is not checked.
         """
         is_run = made.suffix != ".parquet"
         path = made / PROVENANCE if is_run else record_of(made)
@@ -211,7 +199,6 @@ class Chain:
         self._outputs(path, record, OF_A_RUN if is_run else [made.name])
         if stage_of_run:
             self._same_config(path, record["config"], *stage_of_run, **changed)
-        self.made_by.setdefault((record["git"]["commit"], bool(record["git"]["changed"])), []).append(path)
         return record
 
     def _inputs(self, record: Record) -> dict[Path, str]:
@@ -246,17 +233,7 @@ class Chain:
                 self.findings.add("modified", file, "no record has its hash")
 
     def _same_config(self, path: Path, was: Mapping[str, Any], stage: str, *run: str, **changed: Any) -> None:
-        try:
-            self.findings.add("different config", path, *differences(was, self.settings(stage, *run) | changed))
-        except UserError as error:
-            self.findings.add("different config", path, str(error))
-
-    def _commits(self) -> None:
-        now = commit_of_code()["commit"]
-        for (commit, changed), records in self.made_by.items():
-            if changed or commit != now:
-                more = " with changes that were not committed" if changed else f", the code here is of {str(now)[:12]}"
-                self.findings.note("different commit", records, f"made by commit {str(commit)[:12]}{more}")
+        self.findings.add("different config", path, *differences(was, self.settings(stage, *run) | changed))
 
     def _json(self, path: Path) -> Record:
         """Read a record; if it is missing, report that and return an empty one."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from entropy_dynamics.errors import UserError
 
 ERRORS = ("modified", "stale", "different config", "missing")
-KINDS = (*ERRORS, "different commit", "not checked")  # the last two are notes, not errors
+KINDS = (*ERRORS, "not checked")  # the last is a note, not an error
 SHOWN = 3  # maximum number of facts shown per finding
 
 
@@ -27,13 +27,8 @@ class Verification:
             self.facts.setdefault((kind, self.short(path)), {}).update(dict.fromkeys(facts))
             self.suspect |= {path} if kind in ERRORS else set()
 
-    def note(self, kind: str, paths: list[Path], fact: str) -> None:
-        """Add a single note for several paths."""
-        more = f"; {len(paths) - 1:,} more like it" if len(paths) > 1 else ""
-        self.add(kind, min(paths), f"{fact}{more}")
-
     def guarded(self, check: Callable[[Path], None], path: Path) -> None:
-        """Run a check; any exception is a finding, since a modified file can contain anything."""
+        """Run a check; any exception is a finding, since a modified file, also of the configs, can contain anything."""
         try:
             check(path)
         except Exception as error:
