@@ -24,6 +24,7 @@ from entropy_dynamics.reporting.claims import write_claims
 from entropy_dynamics.reporting.report import write_report
 from entropy_dynamics.reporting.watch import open_server
 from entropy_dynamics.results.token_samples import STATISTICS, write_token_samples
+from fault_harness import wait_until
 from project_copy import copy_project
 from synthetic_results import MODEL, write_all
 
@@ -270,9 +271,17 @@ def test_a_token_shows_the_numbers_of_its_file(live, browser):
     assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
 
 
+def canned(query):
+    """An answer of three tokens, the second dropped; an error for another problem."""
+    if query["problem"] != "1,2=3":
+        raise UserError("no such problem")
+    numbers = {key: [-0.5, 0.25, 0.1] for key in "phsea"}
+    return [{"prompt": query["problem"], "correct": True, "t": ["1", "+", "2"], "w": [1, 0, 1]} | numbers]
+
+
 @pytest.fixture
 def watched(live):
-    server = open_server(live, 0)
+    server = open_server(live, 0, canned)
     thread = Thread(target=server.serve_forever, daemon=True)
     thread.start()
     yield server
@@ -295,4 +304,23 @@ def test_watch_rewrites_the_page_for_this_machine_only(live, watched, monkeypatc
     with pytest.raises(HTTPError, match="403"):
         urlopen(Request(address, headers={"Host": "elsewhere.example:80"}))
     with pytest.raises(UserError, match=f"port {watched.server_port} of 127.0.0.1 cannot be opened"):
-        open_server(live, watched.server_port)
+        open_server(live, watched.server_port, canned)
+
+
+def test_a_reader_asks_two_policies(live, watched, browser):
+    browser.get(f"http://127.0.0.1:{watched.server_port}/report.html")
+    form = browser.find_element("id", "ask")
+    problem, button = (form.find_element("css selector", name) for name in ("input", "button"))
+    problem.send_keys("1,2=3")
+    button.click()
+    wait_until(lambda: len(form.find_elements("css selector", ".response")) == 2)
+    titles = [title.text for title in form.find_elements("css selector", ".prompt > b")]
+    assert titles == [f"{method}, seed 0, {MODEL}: 1,2=3" for method in ("grpo", "clip_b")]
+    tokens = form.find_elements("css selector", ".response code span")
+    assert [token.text for token in tokens] == ["1", "+", "2"] * 2
+    assert ["dropped" in token.get_attribute("class") for token in tokens] == [False, True, False] * 2
+    tokens[1].click()
+    assert "“+”" in browser.find_element("id", "token").text
+    problem.send_keys("4")
+    button.click()
+    wait_until(lambda: form.find_element("id", "answers").text == "no such problem")

@@ -12,7 +12,8 @@ import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 from entropy_dynamics.config import Config, RunConfig, StageConfig, known_names, load_config, to_yaml
 from entropy_dynamics.distributed.devices import claim_devices
@@ -201,9 +202,25 @@ def report(options: argparse.Namespace) -> None:
 
 
 def watch(options: argparse.Namespace) -> None:
+    from entropy_dynamics.reporting.live import SHOWN_TOKENS, responses
     from entropy_dynamics.reporting.watch import HOST, open_server
 
-    with open_server(_results(options), options.port) as server:
+    def answered(query: dict[str, str]) -> list[dict[str, Any]]:
+        """See `stages.answers`; imports torch at the first call."""
+        if missing := [name for name in ("model", "method", "seed", "problem") if not query.get(name)]:
+            raise UserError(f"no {missing[0]} is given")
+        if not query["seed"].isdecimal():
+            raise UserError(f"seed {query['seed']!r} is not a number")
+        config = load_config(options.scale, query["model"], query["method"], options.set)
+        _quieten(config.threads)
+        from entropy_dynamics.stages.answers import answer
+
+        asked = query["method"], int(query["seed"]), query["problem"]
+        with TemporaryDirectory() as folder:
+            file = answer(config, _layout(options), *asked, Path(folder))
+            return responses(file, SHOWN_TOKENS, file.stat().st_mtime_ns)
+
+    with open_server(_results(options), options.port, answered) as server:
         print(f"http://{HOST}:{server.server_port}/{_layout(options).report.name}", flush=True)
         server.serve_forever()
 

@@ -92,23 +92,33 @@ def token_samples(layout: Layout, first: Iterable[tuple[str, str]]) -> list[dict
     tokens = max(1, min(SHOWN_TOKENS, ALL_TOKENS // max(1, sum(map(len, files.values())))))
     samples = []
     for (_, model, method, seed), steps in sorted(files.items(), key=lambda item: item[0]):
-        shown = {step: _responses(file, tokens, file.stat().st_mtime_ns) for step, file in sorted(steps.items())}
+        shown = {step: _shown(steps[step], tokens) for step in sorted(steps)}
         samples.append({"model": model, "method": method, "seed": seed, "steps": shown})
     return samples
 
 
+def _shown(file: Path, tokens: int) -> list[dict[str, Any]]:
+    """The responses up to the first that exceeds this number of tokens."""
+    shown, count = [], 0
+    for response in responses(file, file.stat().st_mtime_ns):
+        if count < tokens:
+            shown.append(response)
+        count += len(response["t"])
+    return shown
+
+
 @lru_cache(4096)  # as `watch` rewrites the page again and again
-def _responses(file: Path, tokens: int, written: int) -> list[dict[str, Any]]:
+def responses(file: Path, written: int) -> list[dict[str, Any]]:
     """Responses of a file of token samples, one list per token column: the first, cut off after `SHOWN_TOKENS`, and
-    those that fit beside it, up to the first that exceeds `tokens`. `written` is when the file was, for the cache."""
+    those that fit beside it. `written` is the time at which the file was written, for the cache."""
     shown, count = [], 0
     for row in read_parquet(file).to_dict("records"):
-        texts = list(row["token"])[:SHOWN_TOKENS]
-        if shown and (count >= tokens or count + len(texts) > SHOWN_TOKENS):
+        tokens = list(row["token"])[:SHOWN_TOKENS]
+        if shown and count + len(tokens) > SHOWN_TOKENS:
             break
-        columns = {short: [rounded(value, 4) for value in row[name][: len(texts)]] for name, short in COLUMNS.items()}
-        shown.append({"prompt": _spoken(row["prompt"]), "correct": bool(row["correct"]), "t": texts, **columns})
-        count += len(texts)
+        columns = {short: [rounded(value, 4) for value in row[name][: len(tokens)]] for name, short in COLUMNS.items()}
+        shown.append({"prompt": _spoken(row["prompt"]), "correct": bool(row["correct"]), "t": tokens, **columns})
+        count += len(tokens)
     return shown
 
 
