@@ -78,9 +78,7 @@ def test_claims_json_has_the_promised_keys(results):
     assert (single["verdict"], single["reason"]) == ("inconclusive", "1 seed, and a verdict takes 5")
     assert single["effect"] is not None
     counts = [sum(v == verdict for v in verdicts.values()) for verdict in VERDICTS]
-    assert summary_line(own) == (
-        f"Of {len(own)} claims, {counts[0]} hold, {counts[1]} do not hold, {counts[2]} are inconclusive"
-    )
+    assert list(map(int, re.findall(r"\d+", summary_line(own)))) == [len(own), *counts]
 
 
 def test_the_markdown_has_all_of_it_and_names_the_toy_models(results):

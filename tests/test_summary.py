@@ -7,20 +7,24 @@ import pytest
 from command_line import run
 from entropy_dynamics.reporting.summary import topics
 
+REASON = "grpo does not reach the Pass@K of clip_b"
+
 
 def entry(
     id: str, verdict: str, effect: float | None = None, low: float | None = None, high: float | None = None
 ) -> dict:
-    ends = {"effect": effect, "low": low, "high": high, "unit": "points"}
+    ends = {"effect": effect, "low": low, "high": high, "unit": "points", "reason": "" if effect else REASON}
     return {"id": id, "label": f"the claim {id}", "subject": "this run", "seeds": 5, "verdict": verdict} | ends
 
 
 @pytest.fixture
 def root(tmp_path):
     entries = [
-        entry("avg_gain_clip_b", "does not hold", -2.1, -3.25, -1.0) | {"topic": "Avg@K rises"},
-        entry("pass_gain_clip_b", "holds", 11.5, 7.0, 15.5) | {"topic": "Pass@K rises"},
-        entry("pass_gain_clip_v", "inconclusive"),
+        entry("avg_gain_clip_b", "does not hold", -2.1, -3.25, -1.0),
+        entry("pass_gain_clip_b", "holds", 11.5, 7.0, 15.5),
+        entry("pass_gain_clip_v", "inconclusive", 2.5),
+        entry("matched_pass_clip_b_qwen3", "inconclusive"),
+        entry("matched_pass_clip_v_qwen3", "inconclusive") | {"reason": "runs/a/metrics.parquet is missing"},
         *(entry(f"false{i}", "does not hold") for i in range(60)),
         entry("the papers", "holds") | {"subject": "paper"},
     ]
@@ -29,17 +33,21 @@ def root(tmp_path):
     return folder
 
 
-def test_counts_topics_and_what_does_not_hold(root, capsys):
+def test_counts_gains_and_what_does_not_hold(root, capsys):
     lines = run(capsys, "summary", root).splitlines()
+    assert len(lines) <= 18
     assert max(map(len, lines[1:])) <= 100
-    assert lines[:3] == [
-        f"{root}: Of 63 claims, 1 hold, 61 do not hold, 1 are inconclusive",
-        "does not hold  Avg@K rises: Clip_B -2.1 [-3.2, -1.0] points",
-        "holds          Pass@K rises: Clip_B +12 [7, 16] points",
-    ]
-    assert lines[3].startswith("Does not hold: the claim avg_gain_clip_b; the claim false0; ")
+    assert lines[0] == f"{root}: Of 65 claims, 1 holds, 61 do not hold, 3 are inconclusive"
+    by_quantity = {line[:24].strip(): line[24:] for line in lines[3:8]}
+    assert by_quantity["Avg@K (points)"].split("  ")[0] == "-2.1 [-3.2, -1.0]"
+    assert by_quantity["Pass@K (points)"].split() == ["+11.5", "[7.0,", "15.5]", "+2.5"]
+    assert by_quantity["Avg@K at equal Pass@K"].split() == by_quantity["Avg@K greedy"].split() == ["unknown", "unknown"]
+    text = "\n".join(lines)
+    assert "Avg@K greedy: not a claim of this run" in text
+    reasons = "GRPO does not reach the Pass@K of Clip_B, the runs that it needs are not complete"
+    assert f"Avg@K at equal Pass@K: {reasons}" in " ".join(text.split())
+    assert "Does not hold: the claim avg_gain_clip_b; the claim false0; " in text
     assert lines[-2].endswith(" ...")
-    assert len(lines) == 7
     assert lines[-1] == "Everything on one page: entropy-dynamics report writes it"
 
 

@@ -1,8 +1,9 @@
-"""A run in a few lines: how many claims hold, which topics, what does not hold, and where the page is."""
+"""A run in a few lines: how many claims hold, what clipping gains, what does not hold, and where the page is."""
 
+import re
 import textwrap
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,13 @@ from entropy_dynamics.errors import UserError
 from entropy_dynamics.reporting.templates import in_digits
 from entropy_dynamics.results.layout import Layout
 
+SHOWN = {  # -> how the id begins of the claim about the main models together, or else the first model; decimals
+    "entropy (log ratio)": ("entropy_held_{}", 2),
+    "Pass@K (points)": ("pass_gain_{}", 1),
+    "Avg@K (points)": ("avg_gain_{}", 1),
+    "Avg@K greedy": ("greedy_{}", 1),
+    "Avg@K at equal Pass@K": ("matched_pass_{}", 1),
+}
 METHODS = {"clip_b": "Clip_B", "clip_v": "Clip_V"}
 LINES = 3  # maximum number of lines about claims that do not hold
 LINE = 100  # characters per line
@@ -19,22 +27,30 @@ LINE = 100  # characters per line
 
 def summary(root: Path) -> list[str]:
     """The lines, from claims.json in `root`. Raises UserError if it is missing or damaged."""
-    entries = list(verdicts_of(root).values())
+    entries = verdicts_of(root)
     if not entries:
         raise UserError(f"{root} has no verdicts; make them with: entropy-dynamics claims")
-    false = "; ".join(entry["label"] for entry in entries if entry["verdict"] == "does not hold")
+    lines, unknown = [f"{root}: {summary_line(entries.values())}", "", f"{'over GRPO':<24}{'Clip_B':<32}Clip_V"], []
+    for quantity, (claim, decimals) in SHOWN.items():
+        found = [next((entries[id] for id in entries if id.startswith(claim.format(name))), None) for name in METHODS]
+        lines.append(f"{quantity:<24}{''.join(f'{_effect(entry, decimals):<32}' for entry in found)}")
+        reasons = dict.fromkeys(_reason(entry) for entry in found if entry is None or entry["effect"] is None)
+        unknown += textwrap.wrap(f"{quantity}: {', '.join(reasons)}", LINE) if reasons else []
+    false = "; ".join(entry["label"] for entry in entries.values() if entry["verdict"] == "does not hold")
+    lines += ["", *unknown]
+    lines += textwrap.wrap(f"Does not hold: {false or 'none'}", LINE, max_lines=LINES, placeholder=" ...")
     page = Layout(root).report
-    return [
-        f"{root}: {summary_line(entries)}",
-        *(f"{verdict:<15}{topic}" for verdict, topic in topics(entries)),
-        *textwrap.wrap(f"Does not hold: {false or 'none'}", LINE, max_lines=LINES, placeholder=" ..."),
-        f"Everything on one page: {page if page.is_file() else 'entropy-dynamics report writes it'}",
-    ]
+    there = page if page.is_file() else "entropy-dynamics report writes it"
+    return [line.rstrip() for line in [*lines, f"Everything on one page: {there}"]]
 
 
 def summary_line(entries: Collection[dict[str, Any]]) -> str:
-    """'Of 40 claims, 26 hold, 4 do not hold, 10 are inconclusive'."""
-    return "Of {} claims, {} hold, {} do not hold, {} are inconclusive".format(len(entries), *verdict_counts(entries))
+    """'Of 40 claims, 26 hold, 1 does not hold, 13 are inconclusive'."""
+    hold, do_not, open_ = verdict_counts(entries)
+    return (
+        f"Of {len(entries)} claims, {hold} hold{'s' * (hold == 1)}, {do_not} do{'es' * (do_not == 1)} not hold, "
+        f"{open_} {'is' if open_ == 1 else 'are'} inconclusive"
+    )
 
 
 def verdict_counts(entries: Collection[dict[str, Any]]) -> list[int]:
@@ -60,3 +76,20 @@ def topics(entries: Collection[dict[str, Any]]) -> list[tuple[str, str]]:
         points = len(judged) <= len(METHODS) and all(entry["unit"] == "points" for entry in judged)
         found += [(verdict, f"{topic}: {', '.join(effects)} points" if points else topic)] if judged else []
     return found
+
+
+def _effect(entry: Mapping[str, Any] | None, decimals: int) -> str:
+    if entry is None or entry["effect"] is None:
+        return "unknown"
+    ends = "" if entry["low"] is None else f" [{entry['low']:z.{decimals}f}, {entry['high']:z.{decimals}f}]"
+    return f"{entry['effect']:+z.{decimals}f}{ends}"
+
+
+def _reason(entry: Mapping[str, Any] | None) -> str:
+    """Why there is no effect, without the names of files and with the labels of the methods."""
+    if entry is None:
+        return "not a claim of this run"
+    if "/" in entry["reason"]:
+        return "the runs that it needs are not complete"
+    labels = {**METHODS, "grpo": "GRPO"}
+    return re.sub(r"\b(clip_b|clip_v|grpo)\b", lambda name: labels[name[0]], entry["reason"])
