@@ -1,10 +1,10 @@
-"""The text of a plan, as tables: its jobs, and memory by part."""
+"""The text of a plan, with a table of its jobs."""
 
 from collections.abc import Sequence
 
 from entropy_dynamics.planning.duration import response_tokens
 from entropy_dynamics.planning.footprint import GIB
-from entropy_dynamics.planning.plan import Job, Plan
+from entropy_dynamics.planning.plan import Plan
 
 
 def format_plan(plan: Plan, markdown: bool = False) -> str:
@@ -45,8 +45,6 @@ Scale {config.scale} runs on a CPU: {runs}. Memory of the jobs with pretrained m
 {_table(rows, markdown)}
 
 Disk: {disk}. Toy models need no plan. {hours}"""
-    sampling = [_memory_row(job, "sampling") for job in plan.jobs if job.stage != "evaluate"]
-    training = [_memory_row(job, "training") for job in plan.jobs if job.trains]
     machine = config.hardware.processes
     measured = f"; measured for {', '.join(stated.measured)}" if stated.measured else ""
     return f"""\
@@ -57,23 +55,10 @@ Scale {config.scale} on {stated.gpu} GPUs of {gpu.memory_gib:g} GiB:
 In total {plan.gpu_hours:,.0f} GPU-hours, which keep {machine} GPU{"s" if machine > 1 else ""} busy for \
 {plan.gpu_hours / machine:,.0f} hours ({plan.gpu_hours / machine / 24:.1f} days). Disk: {disk}.
 
-Memory per GPU while the engine samples, in GiB:
-
-{_table(sampling, markdown)}
-
-Memory per GPU at the peak of an update, with the engine asleep, in GiB:
-
-{_table(training, markdown)}
-
 Estimated for {gpu.tflops:g} TFLOPS and {gpu.bandwidth_gb_s:g} GB/s (published), of which training reaches \
 {gpu.training_mfu:.0%} and decoding {gpu.decoding_mbu:.0%} (assumed), {stated.decode_step_ms:g} ms per decoding step \
 besides (assumed), and responses of {response_tokens(config):g} tokens (assumed) where a model's config has no other \
 number{measured}."""
-
-
-def _memory_row(job: Job, phase: str) -> dict[str, str]:
-    sizes = {"total": sum(job.memory[phase].values()), **job.memory[phase]}
-    return {"model": job.label, "job": job.name} | {name: f"{size / GIB:.1f}" for name, size in sizes.items()}
 
 
 def _table(rows: Sequence[dict[str, str]], markdown: bool) -> str:
