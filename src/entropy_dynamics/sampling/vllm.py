@@ -55,7 +55,7 @@ def open_engine(
         directory,
         config=config.engine,
         end_tokens=end_tokens(directory, tokenizer),
-        max_tokens=config.sampling.max_prompt_tokens + config.sampling.max_new_tokens,
+        max_tokens=config.sampling.max_tokens,
         batch_size=config.sampling.batch_size,
         sleeps=with_training,
     )
@@ -94,7 +94,7 @@ class VLLMSampler(Sampler):
         os.environ.update(SETTINGS)
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
         logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])  # vLLM sets it only after its import
-        self.end_tokens, self.max_tokens = end_tokens, max_tokens
+        self.end_tokens = end_tokens
         self.sleeps = sleeps and torch.cuda.is_available()
         on_ranks = torch.distributed.is_initialized() and "RANK" in os.environ
         with _globals_kept(), warnings.catch_warnings():
@@ -142,16 +142,10 @@ class VLLMSampler(Sampler):
     ) -> list[Rollout]:
         """See `Sampler.sample`. At temperature 0 `logp` is that of temperature 1.
 
-        Raises UserError if a prompt leaves no room for `max_new_tokens`, or if memory runs out.
+        Raises UserError if memory runs out.
         """
         from vllm import SamplingParams
 
-        for prompt in prompts:
-            if len(prompt.token_ids) + max_new_tokens > self.max_tokens:
-                raise UserError(
-                    f"problem {prompt.problem_id}: a prompt of {len(prompt.token_ids)} tokens and a response of up to "
-                    f"{max_new_tokens} are more than the {self.max_tokens} that the engine was started for"
-                )
         # One request per sample, because vLLM derives the seeds of a request's samples from one another. The prefix
         # cache still prefills each prompt only once.
         names = [(prompt, sample) for prompt in prompts for sample in range(samples)]

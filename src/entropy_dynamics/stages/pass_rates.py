@@ -37,9 +37,8 @@ def measure_pass_rates(config: StageConfig, layout: Layout, seed: int = 0, ranks
     record = {"seed": seed, "config": settings_of("pass_rates", config), "prompts": prompts_hash(prompts)}
     record |= provenance([base / FACTS, layout.problems(TRAIN)])
     shards = Shards(layout.shards("pass_rates", f"seed{seed}"), ranks, record)
-    with open_sampler(config, directory, tokenizer, ranks) as sampler:
+    with open_sampler(config, directory, tokenizer, ranks, with_logp=True) as sampler:
         settings = {"samples": count, "temperature": config.sampling.temperature, "stream": f"pass rates/seed{seed}"}
-        sampler.returns_logp = True
         graded = graded_samples(config, tokenizer, problems, prompts, sampler, shards, **settings)
     gate = gate_record(config, seed, graded)
     if ranks.is_main:

@@ -83,7 +83,8 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
         # vLLM reserves its share of a GPU's memory at startup.
         shared = config.engine.in_trainer and ranks.mesh is None
         model = load_model(base).to(ranks.device) if shared else None
-        sampler = stack.enter_context(open_sampler(config, base, tokenizer, ranks, model=model, with_training=True))
+        engine = {"model": model, "with_training": True, "with_logp": config.training.engine_ratios}
+        sampler = stack.enter_context(open_sampler(config, base, tokenizer, ranks, **engine))
         sampler.sleep()  # frees memory for the trainer; the first push wakes it
         policy = load_trained_policy(base, config.training, ranks, model)
         with TemporaryDirectory() as trial:  # a policy that cannot be saved fails now, not after training
