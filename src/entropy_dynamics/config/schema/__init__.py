@@ -40,8 +40,7 @@ class SeedsConfig(Section):
     def _pilots_stay_apart(self) -> Self:
         if self.first < FIRST_PILOT_SEED + self.pilot and self.first + max(self.tables, self.extras) > FIRST_PILOT_SEED:
             raise ValueError(
-                f"first is {self.first}; its seeds should be apart from the pilot seeds, {FIRST_PILOT_SEED} to "
-                f"{FIRST_PILOT_SEED + self.pilot - 1}"
+                f"first is {self.first}; its seeds should be apart from the pilot seeds from {FIRST_PILOT_SEED}"
             )
         return self
 
@@ -87,16 +86,9 @@ class Config(Section):
         if unsampled := set(self.data.evaluation) - set(self.evaluation.samples):
             raise ValueError(f"evaluation.samples has no {min(unsampled)!r}, a set of data.evaluation")
         if training.validation_set not in self.data.evaluation:
-            raise ValueError(
-                f"training.validation_set is {training.validation_set!r}; it should be one of data.evaluation: "
-                f"{', '.join(self.data.evaluation)}"
-            )
+            raise ValueError(f"training.validation_set is {training.validation_set!r}, no set of data.evaluation")
         if self.hardware.runs_per_gpu > 1 and not self.engine.in_trainer:
-            raise ValueError(
-                f"hardware.runs_per_gpu is {self.hardware.runs_per_gpu}, but {self.engine.name} checks how much memory "
-                "of the whole GPU is free, and fails when another run takes or frees some: set it to 1, or engine.name "
-                "to native"
-            )
+            raise ValueError(f"hardware.runs_per_gpu={self.hardware.runs_per_gpu} needs engine.name=native")
         if ranks is not None:
             training.check_divisible(ranks)
             return self
@@ -144,10 +136,7 @@ class RunConfig(StageConfig):
     @model_validator(mode="after")
     def _advantages_are_of_one_kind(self) -> Self:
         if self.training.advantage == "gae" and self.method.params.overrides("advantages"):
-            raise ValueError(
-                f"training.advantage is gae, but the method {self.method.name} has advantages of its own, which a "
-                "critic would replace; set training.advantage=group"
-            )
+            raise ValueError(f"training.advantage is gae, which would replace the advantages of {self.method.name}")
         return self
 
 
