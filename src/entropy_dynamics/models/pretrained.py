@@ -1,6 +1,5 @@
 """Pretrained models: downloaded at a pinned revision or taken from a directory, and checked before anything runs."""
 
-import importlib.util
 import os
 import re
 import shutil
@@ -165,11 +164,8 @@ def _gguf_file(directory: Path) -> Path | None:
 def _convert_gguf(file: Path, directory: Path) -> None:
     """Write a model in the GGUF format (weights that may be quantized, config and tokenizer) as `save_policy` does.
 
-    Raises UserError if a package is missing, or if transformers cannot read the file.
+    Raises UserError if transformers cannot read the file, or lacks the packages to do so.
     """
-    for package in ("gguf", "accelerate"):
-        if importlib.util.find_spec(package) is None:
-            raise UserError(f"{file} needs the package {package}: pip install 'entropy-dynamics[gguf]'")
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -177,8 +173,9 @@ def _convert_gguf(file: Path, directory: Path) -> None:
     try:
         tokenizer = AutoTokenizer.from_pretrained(file.parent, **read)
         model = AutoModelForCausalLM.from_pretrained(file.parent, dtype=torch.float32, **read)
-    except Exception as error:  # many classes: an unknown architecture or quantization, a damaged file
-        raise UserError(f"{file}: transformers cannot read it ({_first_line(error)})") from error
+    except Exception as error:  # many classes: an unknown architecture or quantization, a damaged file, no package gguf
+        needs = "GGUF needs this project's extra 'gguf'"
+        raise UserError(f"{file}: transformers cannot read it ({_first_line(error)}); {needs}") from error
     del model.config.quantization_config  # describes the file; the weights are dequantized
     save_policy(model, tokenizer, directory)
 
