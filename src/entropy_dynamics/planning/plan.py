@@ -1,6 +1,6 @@
 """The cost of a scale, estimated from its config before anything is started: memory, tokens, hours, disk.
 
-footprint.py computes the memory of a job, duration.py its time, tables.py the text of a plan. Sizes are in bytes.
+footprint.py computes the memory of a job, duration.py its time. Sizes are in bytes.
 Snakemake calls `resources`, so torch is imported only for the methods of training runs on GPUs.
 """
 
@@ -171,6 +171,67 @@ def make_plan(
     return Plan(bare, len(trained) - len(shorter), len(shorter), len(evaluated), tuple(jobs), _disk(jobs))
 
 
+def format_plan(plan: Plan, markdown: bool = False) -> str:
+    """The plan as plain-text tables for a terminal, or as Markdown."""
+    config, stated, gpu = plan.config, plan.config.plan, plan.config.plan.hardware
+    on_cpu = config.hardware.device == "cpu"
+    shorter = f", {plan.shorter} policies of their earlier steps" if plan.shorter else ""
+    runs = f"{plan.trained} training runs{shorter} and {plan.evaluated} evaluations of untrained models"
+    if on_cpu and not plan.jobs:
+        return f"Scale {config.scale} runs on a CPU: {runs}. Toy models need no plan."
+    overview = [
+        {
+            "model": job.label,
+            "job": job.name,
+            "how many": job.count,
+            "GPUs": job.gpus,
+            "GiB sampling": f"{sum(job.memory['sampling'].values()) / GIB:.0f}",
+            "GiB training": f"{sum(job.memory['training'].values()) / GIB:.0f}" if job.trains else "",
+            "host GiB": f"{job.host / GIB:.0f}",
+            "M tokens sampled": f"{job.tokens_sampled / 1e6:.0f}",
+            "M tokens trained": f"{job.tokens_trained / 1e6:.0f}" if job.trains else "",
+            "hours each": f"{job.hours:.1f}",
+            "GPU-hours in all": f"{job.count * job.gpu_hours:,.0f}",
+        }
+        for job in plan.jobs
+    ]
+    disk = ", ".join(f"{what} {max(size / 1e9, 1):,.0f} GB" for what, size in plan.disk.items())
+    if on_cpu:
+        timed = all(job.config.model.name in stated.measured for job in plan.jobs)
+        shown = ["model", "job", "how many", "GiB sampling", "GiB training", "host GiB", *["hours each"] * timed]
+        rows = [{name: row[name] for name in shown} for row in overview]
+        hours = "How long jobs take on a CPU is not estimated."
+        if timed:
+            hours = f"About {plan.gpu_hours:,.0f} hours on one core at the speed in plan.measured, without cold starts."
+        return f"""\
+Scale {config.scale} runs on a CPU: {runs}. Memory of the jobs with pretrained models, per process and in all:
+
+{_table(rows, markdown)}
+
+Disk: {disk}. Toy models need no plan. {hours}"""
+    machine = config.hardware.processes
+    measured = f"; measured for {', '.join(stated.measured)}" if stated.measured else ""
+    return f"""\
+Scale {config.scale} on {stated.gpu} GPUs of {gpu.memory_gib:g} GiB:
+
+{_table(overview, markdown)}
+
+In total {plan.gpu_hours:,.0f} GPU-hours, which keep {machine} GPU{"s" if machine > 1 else ""} busy for \
+{plan.gpu_hours / machine:,.0f} hours ({plan.gpu_hours / machine / 24:.1f} days). Disk: {disk}.
+
+Estimated for {gpu.tflops:g} TFLOPS and {gpu.bandwidth_gb_s:g} GB/s (published), of which training reaches \
+{gpu.training_mfu:.0%} and decoding {gpu.decoding_mbu:.0%} (assumed), {stated.decode_step_ms:g} ms per decoding step \
+besides (assumed), and responses of {response_tokens(config):g} tokens (assumed) where a model's config has no other \
+number{measured}."""
+
+
+def _table(rows: Sequence[dict[str, str]], markdown: bool) -> str:
+    from tabulate import tabulate
+
+    style = "pipe" if markdown else "plain"
+    return tabulate(rows, "keys", style, disable_numparse=True, stralign="right", colalign=("left", "left"))
+
+
 def check_fits(plan: Plan) -> None:
     """Raise UserError for the first job that needs more memory than a GPU has; it names a setting that helps."""
     for job in plan.jobs:
@@ -207,11 +268,7 @@ def resources(config: StageConfig, stage: str) -> dict[str, Any]:
 
     `gpu` is the total over all nodes; `threads` and `mem_mb` (MB) are per node; `runtime` is the time limit in minutes.
     The others are only for jobs on several nodes: they give each node one task, and `mpi` leaves srun to the job's
-    command (distributed/launch.py).
-
-    Args:
-        config: the config of the job, with its model and, for `train` and `evaluate`, its method.
-        stage: model | pass_rates | train | evaluate | theory.
+    command (distributed/launch.py). `stage` is model, pass_rates, train, evaluate or theory.
     """
     hardware, plan, is_toy = config.hardware, config.plan, config.model.name in config.toy_models
     if stage == "model" or (hardware.device == "cpu" and is_toy):  # pretrained models are downloaded without a GPU
