@@ -42,8 +42,7 @@ def claim_devices(device: str, count: int, slots: int = 1) -> Iterator[list[str]
     known = visible_devices()
     if count > len(known):
         where = f"{_VARIABLE} names" if _VARIABLE in os.environ else "this machine has"
-        remedy = f"set hardware.ranks to {len(known)} or fewer" if known else "set hardware.device to cpu"
-        raise UserError(f"GPUs needed: {count}, but {where} {len(known) or 'none'}: {remedy}")
+        raise UserError(f"GPUs needed: {count}, but {where} {len(known)}: lower hardware.ranks, or hardware.device=cpu")
     before = os.environ.get(_VARIABLE)
     with ExitStack() as locks:
         if not (held := _try_claim(known, count, slots, locks)):
