@@ -92,15 +92,13 @@ def convert_tokenizer(source: Path) -> "PreTrainedTokenizerFast":
 
 
 def check_tokenizer(tokenizer: "PreTrainedTokenizerFast", source: Path, texts: Iterable[str]) -> None:
-    """Raise UserError unless ids agree with the published tokenizer on `texts`, both plain and as prompts.
-
-    The published tokenizer splits a string at its added tokens and encodes the rest with sentencepiece.
-    """
+    """Raise UserError unless ids agree with the published tokenizer on `texts`, both plain and as prompts."""
     from sentencepiece import SentencePieceProcessor
 
     processor = SentencePieceProcessor(model_file=str(source / "tokenizer.model"))
     settings = read_json(source / "tokenizer_config.json")
     added = {token["content"]: int(number) for number, token in settings["added_tokens_decoder"].items()}
+    # The published tokenizer splits a string at its added tokens and encodes the rest with sentencepiece.
     cut = re.compile("(" + "|".join(map(re.escape, sorted(added, key=len, reverse=True))) + ")")
     texts = list(texts)
     chats = [[{"role": "user", "content": text}] for text in texts]

@@ -104,10 +104,9 @@ class VLLMSampler(Sampler):
                     distributed_executor_backend="external_launcher" if on_ranks else None,
                 )
             except (ValueError, RuntimeError, OSError, MemoryError) as error:
-                raise UserError(
-                    f"vLLM cannot serve {directory}: {_first_line(error)} (engine.kv_cache_gib, "
-                    "engine.gpu_memory_utilization and sampling.batch_size decide its memory)"
-                ) from error
+                keys = "engine.kv_cache_gib, engine.gpu_memory_utilization and sampling.batch_size decide its memory"
+                cause = " ".join(str(error).split())[:300]
+                raise UserError(f"vLLM cannot serve {directory}: {cause} ({keys})") from error
         self._asleep: set[str] = set()
         text = self._llm.model_config.hf_text_config
         self._tied = text.tie_word_embeddings
@@ -212,9 +211,3 @@ def _globals_kept() -> Iterator[None]:
         for name in INHERITED:
             os.environ.pop(name, None)
         os.environ.update(environment)
-
-
-def _first_line(error: Exception) -> str:
-    """The line that states the cause: the second line of a validation error, whose first is a heading."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    return lines[1 if "validation error" in lines[0] and len(lines) > 1 else 0][:300]
