@@ -155,7 +155,7 @@ def test_too_few_gpus_are_a_user_error(machine, monkeypatch):
     monkeypatch.undo()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with (
-        pytest.raises(UserError, match=r"CUDA_VISIBLE_DEVICES names 0: .* hardware\.device=cpu"),
+        pytest.raises(UserError, match=r"CUDA_VISIBLE_DEVICES names none: .* hardware\.device to cpu"),
         claim_devices("cuda", 1),
     ):
         pass

@@ -1,7 +1,4 @@
-"""The commands of `entropy-dynamics`; their arguments are defined in cli.py.
-
-Stages import their modules when they run, as torch and transformers take seconds, and tables and figures need neither.
-"""
+"""The commands of `entropy-dynamics`, with their arguments in cli.py. Slow modules are imported when a command runs."""
 
 import argparse
 import gc
@@ -198,24 +195,21 @@ def watch(options: argparse.Namespace) -> None:
     from entropy_dynamics.reporting.watch import serve
 
     def answered(query: dict[str, str]) -> list[dict[str, Any]]:
+        """See `stages.answers`; imports torch at the first call."""
+        if missing := [name for name in ("model", "method", "seed", "problem") if not query.get(name)]:
+            raise UserError(f"no {missing[0]} is given")
+        if not query["seed"].isdecimal():
+            raise UserError(f"seed {query['seed']!r} is not a number")
+        config = load_config(options.scale, query["model"], query["method"], options.set)
+        _quieten(config.threads)
+        from entropy_dynamics.stages.answers import answer
+
+        asked = query["method"], int(query["seed"]), query["problem"]
         with TemporaryDirectory() as folder:
-            file = _answer(options, query, Path(folder))
+            file = answer(config, _layout(options), *asked, Path(folder))
             return responses(file, file.stat().st_mtime_ns)
 
     serve(_results(options), options.compare, options.port, answered)
-
-
-def _answer(options: argparse.Namespace, query: dict[str, str], folder: Path) -> Path:
-    """See `stages.answers`; imports torch at the first call."""
-    if missing := [name for name in ("model", "method", "seed", "problem") if not query.get(name)]:
-        raise UserError(f"no {missing[0]} is given")
-    if not query["seed"].isdecimal():
-        raise UserError(f"seed {query['seed']!r} is not a number")
-    config = load_config(options.scale, query["model"], query["method"], options.set)
-    _quieten(config.threads)
-    from entropy_dynamics.stages.answers import answer
-
-    return answer(config, _layout(options), query["method"], int(query["seed"]), query["problem"], folder)
 
 
 def summary(options: argparse.Namespace) -> None:
@@ -252,8 +246,7 @@ def restore(options: argparse.Namespace) -> None:
     scale = load_config(options.out.name)
     for folder in options.folders:
         if (named := described(folder).scale) != scale.scale:
-            out = options.out.with_name(named)
-            raise UserError(f"{folder} was made at scale {named}, not {scale.scale}: restore it as {out}")
+            raise UserError(f"{folder} was made at scale {named}: restore it as {options.out.with_name(named)}")
     seeds = restore(options.folders, options.out, scale.evaluation.temperature)
     counts = " ".join(f"--set seeds.{group}={count}" for group, count in seeds.items())
     print(f"{options.out} has up to {seeds['tables']} seeds per method. To judge them, run:")

@@ -160,11 +160,7 @@ def _dotted(parameter: str) -> str:
 
 
 def settings_of(stage: str, config: Config | Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that a stage uses, by dotted key. Its results depend only on these and on its input files.
-
-    They are compared by Snakemake to decide on reruns, by checkpoints, by shards, before results are replaced, and by
-    `verify`.
-    """
+    """The settings that a stage uses, by dotted key. Its results depend only on these and on its input files."""
     sections = config if isinstance(config, Mapping) else config.model_dump()
     used = USED[stage]
     if stage == "model" and (name := sections["model"]["name"]) in sections["toy_models"]:
@@ -260,10 +256,7 @@ def method_label(method: str, configs: Path = CONFIGS) -> str | None:
 
 
 def read_yaml(path: Path) -> Any:
-    """The content of a YAML file as plain containers, not to be changed; interpolations are not resolved.
-
-    Raises UserError if there is no such file, or it is not valid YAML.
-    """
+    """The content of a YAML file, which is not to be changed. Raises UserError if it is missing or not valid YAML."""
     try:
         return _parsed(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -6,7 +6,6 @@ from typing import Any
 import pandas as pd
 
 from entropy_dynamics.config import Config
-from entropy_dynamics.errors import UserError
 
 
 def measure_gate(samples: pd.DataFrame) -> dict[str, float]:
@@ -35,10 +34,3 @@ def gate_record(config: Config, seed: int, samples: pd.DataFrame) -> dict[str, A
             faults.append(f"{name} is {value:.3g}, {f'below {low:g}' if value < low else f'above {high:g}'}")
     counts = {"problems": samples["problem_id"].nunique(), "samples": len(samples)}
     return {"seed": seed, **counts, "measured": measured, "bounds": bounds, "faults": faults}
-
-
-def check_gate(record: dict[str, Any]) -> None:
-    """Raise UserError if a quantity is outside its bounds."""
-    if record["faults"]:
-        remedy = "change data.train, cold_start or sampling.max_new_tokens, or widen the bounds in gate"
-        raise UserError(f"no signal: {'; '.join(record['faults'])}: {remedy}")

@@ -1,7 +1,4 @@
-"""Every key of a config: its type, bounds, choices and meaning. Defaults and their sources are in configs/base.yaml.
-
-The sections of tasks, methods and engines are defined next to their code; this package only looks them up.
-"""
+"""Every key of a config: its type, bounds, choices and meaning. Defaults and their sources are in configs/base.yaml."""
 
 from __future__ import annotations
 
@@ -73,11 +70,7 @@ class Config(Section):
     plan: Annotated[PlanConfig, PER_MACHINE]
 
     def untrained(self, model: str, seed: int) -> int:
-        """The seed of the untrained model from which the run with this seed starts.
-
-        Every run seed has its own toy model or cold start; without a cold start, a pretrained model exists only once,
-        with seed 0.
-        """
+        """The seed of the untrained model from which the run with this seed starts; 0 for one that exists only once."""
         return seed if self.cold_start or model in self.toy_models else 0
 
     @model_validator(mode="after")
@@ -87,8 +80,8 @@ class Config(Section):
             raise ValueError(f"evaluation.samples has no {min(unsampled)!r}, a set of data.evaluation")
         if training.validation_set not in self.data.evaluation:
             raise ValueError(f"training.validation_set is {training.validation_set!r}, no set of data.evaluation")
-        if self.hardware.runs_per_gpu > 1 and not self.engine.in_trainer:
-            raise ValueError(f"hardware.runs_per_gpu={self.hardware.runs_per_gpu} needs engine.name=native")
+        if self.hardware.runs_per_gpu > 1 and (self.hardware.processes > 1 or not self.engine.in_trainer):
+            raise ValueError("hardware.runs_per_gpu above 1 needs engine.name=native and at most one rank")
         if ranks is not None:
             training.check_divisible(ranks)
             return self
