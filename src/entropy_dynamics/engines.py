@@ -1,7 +1,4 @@
-"""Engines: their config keys and their memory use. The engine `x` is opened by `open_engine` in sampling/x.py.
-
-Does not import torch.
-"""
+"""Engines: their config keys and memory use, without torch. `open_engine` in sampling/x.py opens the engine `x`."""
 
 from __future__ import annotations
 

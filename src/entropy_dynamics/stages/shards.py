@@ -26,10 +26,7 @@ class Shards:
         self.finished = set(ranks.on_main(lambda: [path.stem for path in self.folder.glob("*.parquet")]))
 
     def rows(self, prompts: Sequence[Prompt], make: Callable[[Sequence[Prompt]], pd.DataFrame]) -> pd.DataFrame:
-        """The rows of all `prompts`, PROMPTS_HELD at a time: read from a finished shard, or made and written.
-
-        Raises UserError if the file of a shard is damaged.
-        """
+        """The rows of all `prompts`, PROMPTS_HELD at a time: read from a finished shard, or made and written."""
         frames = []
         for start in range(0, len(prompts), PROMPTS_HELD):
             shard = prompts[start : start + PROMPTS_HELD]
