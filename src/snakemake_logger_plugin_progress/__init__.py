@@ -154,9 +154,9 @@ class LogHandler(LogHandlerBase):
         self.seconds[job.rule].append(seconds)
         self._record(job, seconds)
         parts = [f"[{self.jobs - self.left.total()}/{self.jobs}] {job.name}"]
-        if job.rule == COUNTED and job.log and (steps := _steps(Path(job.log))):
-            entropy, accuracy = steps[-1]
-            parts.append(f"entropy {float(entropy):.2f}  accuracy {float(accuracy):.0%}")
+        if job.rule == COUNTED and job.log and Path(job.log).is_file():
+            for entropy, accuracy in re.findall(LAST_STEP, Path(job.log).read_text("utf-8", errors="replace"))[-1:]:
+                parts.append(f"entropy {float(entropy):.2f}  accuracy {float(accuracy):.0%}")
         if job.rule in expected.results:
             parts[0] += f" is ready: {job.shown}"
         if self.results:
@@ -218,11 +218,7 @@ class LogHandler(LogHandlerBase):
         return sum(self.left[rule] for rule in expected.results)
 
     def _time_left(self) -> str:
-        """Estimate from the mean duration of each rule.
-
-        The mean includes a prior: JOBS_AS_EXPECTED jobs of the expected duration, scaled by how long finished jobs took
-        compared with their expected durations.
-        """
+        """Estimate from the mean duration of each rule, with JOBS_AS_EXPECTED jobs of the expected one as a prior."""
         known = [rule for rule in self.seconds if rule in expected.seconds]
         took = sum(sum(self.seconds[rule]) for rule in known)
         planned = sum(expected.seconds[rule] * len(self.seconds[rule]) for rule in known)
@@ -248,10 +244,6 @@ def _named(rule: str, wildcards: dict[str, str]) -> str:
     seed, model = wildcards.pop("seed", None), wildcards.pop("model", None)
     named = [rule, *wildcards.values(), seed is not None and f"seed {seed}", model]
     return " ".join(str(part) for part in named if part)
-
-
-def _steps(log: Path) -> list[tuple[str, str]]:
-    return re.findall(LAST_STEP, log.read_text(encoding="utf-8", errors="replace")) if log.is_file() else []
 
 
 def _print(text: str) -> None:

@@ -81,8 +81,12 @@ def load_config(
         return next((name for part in parts for name, layer in reversed(layers) if _sets(layer, part)), own)
 
     config: Config = parse(kind, merged, source)
-    machine = configs / "machine.yaml"
-    _check_machine(machine, dict(layers).get(str(machine), {}))
+    machine, allowed = str(configs / "machine.yaml"), marked_keys(PER_MACHINE, LOCATION)
+    if wrong := [key for key, _ in flatten(dict(layers).get(machine, {})) if not _is_within(key, allowed)]:
+        raise UserError(
+            f"{machine}: {wrong[0]} changes results, so it belongs in the file of its scale, model or method; here "
+            f"only {', '.join(allowed)} may be set"
+        )
     if config.scale != scale:  # results are stored under this name
         raise UserError(f"{files['scale'][-1]}: scale is {config.scale!r}; it should be {scale!r}, like its file")
     if model is not None and model not in config.models:
@@ -335,22 +339,8 @@ def _layer(path: Path, chosen: Choice, configs: Path) -> Layer:
     return layer
 
 
-def _check_machine(path: Path, layer: dict[str, Any]) -> None:
-    """Reject keys that change results. They are known keys, as the config that contains them is valid."""
-    allowed = marked_keys(PER_MACHINE, LOCATION)
-    if wrong := [key for key, _ in flatten(layer) if not _is_within(key, allowed)]:
-        raise UserError(
-            f"{path}: {wrong[0]} changes results, so it belongs in the file of its scale, model or method; here only "
-            f"{', '.join(allowed)} may be set"
-        )
-
-
-def merge_settings(below: Layer, settings: Iterable[str]) -> Layer:
-    """The `key=value` settings of --set, merged over `below`."""
-    return reduce(_merge, map(_entry, settings), below)
-
-
 def _entry(entry: str) -> Layer:
+    """A `key=value` of --set as a layer."""
     key, equals, text = entry.partition("=")
     if not equals or not re.fullmatch(r"[\w-]+(\.[\w-]+|\[[\w.-]+\])*", key):  # toy_models[qwen2.5-7b-instruct].seed
         raise UserError(f"--set {entry!r} is not of the form key=value")

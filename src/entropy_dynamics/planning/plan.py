@@ -98,10 +98,6 @@ class Job:
         return seconds / 3600
 
     @property
-    def gpu_hours(self) -> float:
-        return self.gpus * self.hours
-
-    @property
     def calls(self) -> list[tuple[int, int]]:
         """(number of calls, responses per call) for each kind of engine call."""
         config, training = self.config, self.config.training
@@ -131,7 +127,7 @@ class Plan:
 
     @property
     def gpu_hours(self) -> float:
-        return sum(job.count * job.gpu_hours for job in self.jobs)
+        return sum(job.count * (job.gpus * job.hours) for job in self.jobs)
 
 
 def make_plan(scale: str, overrides: Sequence[str] = (), target: str | None = None) -> Plan:
@@ -184,7 +180,7 @@ def format_plan(plan: Plan, markdown: bool = False) -> str:
             "M tokens sampled": f"{job.tokens_sampled / 1e6:.0f}",
             "M tokens trained": f"{job.tokens_trained / 1e6:.0f}" if job.trains else "",
             "hours each": f"{job.hours:.1f}",
-            "GPU-hours in all": f"{job.count * job.gpu_hours:,.0f}",
+            "GPU-hours in all": f"{job.count * (job.gpus * job.hours):,.0f}",
         }
         for job in plan.jobs
     ]

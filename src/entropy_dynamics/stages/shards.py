@@ -14,10 +14,7 @@ from entropy_dynamics.sampling import PROMPTS_HELD, Prompt
 
 
 class Shards:
-    """Finished shards of a result: files in `root`/<fingerprint of the result's record>.
-
-    They are reused if its `record` (see `provenance`) is the same except for machine and commit.
-    """
+    """Finished shards, for results of the same `record` (see `provenance`) except for machine and commit."""
 
     def __init__(self, root: Path, ranks: Ranks, record: dict[str, Any]):
         made_from = {key: value for key, value in record.items() if key not in ("git", "hardware")}

@@ -36,9 +36,7 @@ class SeedsConfig(Section):
     @model_validator(mode="after")
     def _pilots_stay_apart(self) -> Self:
         if self.first < FIRST_PILOT_SEED + self.pilot and self.first + max(self.tables, self.extras) > FIRST_PILOT_SEED:
-            raise ValueError(
-                f"first is {self.first}; its seeds should be apart from the pilot seeds from {FIRST_PILOT_SEED}"
-            )
+            raise ValueError(f"first is {self.first}; its seeds should not be pilots, {FIRST_PILOT_SEED} and above")
         return self
 
 

@@ -128,10 +128,7 @@ class TrainingConfig(Section):
         smallest, larger = divmod(self.prompts_per_step, self.updates_per_batch)
         rollouts = {size * self.group_size for size in ({smallest, smallest + 1} if larger else {smallest})}
         if any(count % ranks for count in rollouts):
-            sizes = "training.group_size or training.prompts_per_step"
-            raise ValueError(
-                f"an update of {max(rollouts)} rollouts cannot be divided among {ranks} ranks evenly: change {sizes}"
-            )
+            raise ValueError(f"an update of {max(rollouts)} rollouts cannot be divided among {ranks} ranks evenly")
 
 
 class MethodConfig(Section):
