@@ -191,6 +191,8 @@ def test_a_gguf_file_that_is_none_is_one_line(tmp_path):
 
 
 def test_a_missing_package_is_named_with_its_extra(file, tmp_path, monkeypatch):
-    monkeypatch.setattr("transformers.modeling_gguf_pytorch_utils.is_gguf_available", lambda: False)
+    from transformers import modeling_gguf_pytorch_utils
+
+    monkeypatch.setattr(modeling_gguf_pytorch_utils, "is_gguf_available", lambda: False)
     with pytest.raises(UserError, match=r"cannot read it \(.*\); GGUF needs the extra 'gguf'$"):
         prepare_pretrained(settings(f"model.path={file.parent}"), tmp_path / MODEL, [])

@@ -357,8 +357,10 @@ def _merge(below: Layer, layer: Layer) -> Layer:
     merged = dict(below)
     for key, value in layer.items():
         lower = merged.get(key)
-        is_merged = isinstance(value, dict) and isinstance(lower, dict) and value and not _replaces(value, lower)
-        merged[key] = _merge(lower, value) if is_merged else value
+        if isinstance(value, dict) and isinstance(lower, dict) and value and not _replaces(value, lower):
+            merged[key] = _merge(lower, value)
+        else:
+            merged[key] = value
     return merged
 
 
