@@ -13,7 +13,7 @@ from entropy_dynamics.config import (
     load_config,
     method_label,
     read_yaml,
-    scale_files,
+    scale_names,
     settings_of,
     split_method,
     to_yaml,
@@ -56,12 +56,12 @@ def test_sections_of_a_model_and_a_method(configs):
 
 
 def test_a_scale_extends_another(configs):
-    assert scale_files("laptop", configs) == [configs / "scale" / "laptop.yaml"]
-    assert scale_files("mine", configs) == [configs / "scale" / f"{name}.yaml" for name in ("laptop", "mine")]
+    assert scale_names("laptop", configs) == ["laptop"]
+    assert scale_names("mine", configs) == ["laptop", "mine"]
     laptop, mine = (load_config(name, MODEL, "grpo", configs=configs) for name in ("laptop", "mine"))
     assert mine == laptop.model_copy(update={"scale": "mine"})
     for parent, message in [
-        ("mine", "mine.yaml: extends is 'mine', a cycle: mine extends mine"),
+        ("mine", "mine.yaml: extends is 'mine', which extends this file"),
         ("labtop", "mine.yaml: unknown scale 'labtop' in extends; did you mean 'laptop'?"),
     ]:
         (configs / "scale" / "mine.yaml").write_text(f"extends: {parent}\n")

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 import published_models
 from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.models.internlm3 import PROBES, check_tokenizer, convert_tokenizer, turn_end
+from entropy_dynamics.models.internlm3 import check_tokenizer, convert_tokenizer, turn_end
 from entropy_dynamics.models.pretrained import prepare_pretrained
 from entropy_dynamics.models.storage import load_policy, load_tokenizer
 
@@ -53,6 +53,21 @@ PUBLISHED = {  # the keys of the published config.json; sizes reduced
     "torch_dtype": "bfloat16",
     "vocab_size": PIECES + 16,
 }
+PROBES = (  # where conversions of sentencepiece models are known to go wrong
+    " a",
+    "  two spaces",
+    "trailing  ",
+    "a  b   c",
+    "\n\nFind x.\n",
+    "\ta\r\nb",
+    "0123456789 3.14 1,000",
+    "求方程的解，答案是42。",
+    "\u3000全角　ＡＢＣ１２３",
+    "e\u0301\u00a0é",
+    "▁a 🙂",
+    r"$\frac{1}{2}$ \boxed{7}",
+    "   ",
+)
 SHAPE = published_models.SHAPE | {"architecture": "llama", "intermediate_size": 40, "heads": 4, "kv_heads": 2}
 SHAPE |= {"vocabulary": PIECES + 16}
 PROBLEMS = [
@@ -283,8 +298,8 @@ def test_a_wrong_conversion_is_an_error(checkpoint):
     tokenizer.backend_tokenizer.normalizer = normalizers.Sequence(
         [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
     )
-    with pytest.raises(UserError, match="the converted tokenizer and sentencepiece disagree on ' a'"):
-        check_tokenizer(tokenizer, checkpoint, PROBLEMS[1:])
+    with pytest.raises(UserError, match="the converted tokenizer and sentencepiece disagree on 'What is"):
+        check_tokenizer(tokenizer, checkpoint, [*PROBLEMS[1:], *PROBES])
 
 
 def test_the_end_of_a_turn():

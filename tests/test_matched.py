@@ -164,7 +164,7 @@ def experiments_of(target: str | None) -> dict:
 def test_the_plan_of_a_target_has_its_runs_only():
     methods = experiments_of("methods")
     assert set(methods) >= {"lens", "matched_entropy", "methods_off_policy", "methods_on_policy", "numerics"}
-    arguments = (SCALE, ["seeds.extras=3", "seeds.tables=3"], ROOT / "configs", ROOT / "experiments")
+    arguments = (SCALE, ["seeds.extras=3", "seeds.tables=3"])
     runs = {run.path for one in methods.values() for run in one.runs}
     assert make_plan(*arguments, target="methods").trained == len(runs)
     claims = load_claims(SCALE, SEEDS, ROOT / "experiments")

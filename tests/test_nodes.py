@@ -140,5 +140,5 @@ def test_ranks_that_torchrun_divides_in_another_way_are_refused(monkeypatch):
     """Shards would cross nodes."""
     for name, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4"}.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(UserError, match=r"4 ranks on this node, but hardware\.ranks / hardware\.nodes is 2"):
+    with pytest.raises(UserError, match=r"4 ranks on this node, but hardware\.ranks / nodes is 2"):
         Ranks.join(HardwareConfig(device="cpu", ranks=4, nodes=2, runs_per_gpu=1))

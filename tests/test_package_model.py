@@ -191,7 +191,8 @@ def test_a_gguf_file_that_is_none_is_one_line(tmp_path):
 
 
 def test_a_missing_package_is_named_with_its_extra(file, tmp_path, monkeypatch):
-    found = util.find_spec
-    monkeypatch.setattr(util, "find_spec", lambda name, *rest: None if name == "accelerate" else found(name, *rest))
-    with pytest.raises(UserError, match=r"needs the package accelerate: pip install 'entropy-dynamics\[gguf\]'$"):
+    from transformers import modeling_gguf_pytorch_utils
+
+    monkeypatch.setattr(modeling_gguf_pytorch_utils, "is_gguf_available", lambda: False)
+    with pytest.raises(UserError, match=r"cannot read it \(.*\); GGUF needs the extra 'gguf'$"):
         prepare_pretrained(settings(f"model.path={file.parent}"), tmp_path / MODEL, [])

@@ -25,7 +25,7 @@ def paper(method: str = "grpo", *overrides: str, model: str = MODEL, scale: str 
 
 
 def planned(scale: str, *overrides: str):
-    return make_plan(scale, overrides, CONFIGS, EXPERIMENTS)
+    return make_plan(scale, overrides)
 
 
 # ---------------------------------------------------------------- tokens and hours
@@ -50,7 +50,7 @@ def test_runs_that_several_experiments_share_are_counted_once():
 
 def test_policies_of_earlier_steps_cost_an_evaluation():
     settings = "training.keep_steps=[10, 20, 30, 40]"
-    own, left = (make_plan("paper", one, CONFIGS, EXPERIMENTS, target="controls") for one in ([], [settings]))
+    own, left = (make_plan("paper", one, target="controls") for one in ([], [settings]))
     assert (own.trained - left.trained, left.shorter) == (24, 24)  # of three methods on two models
     job, _ = (job for job in left.jobs if job.name == "earlier steps, GRPO")
     assert (job.count, job.tokens_trained) == (12, 0)

@@ -300,6 +300,21 @@ def test_a_new_engine_is_its_settings_and_its_sampler(tmp_path, monkeypatch, pro
     assert closed
 
 
+@pytest.mark.parametrize("size", [1, 2])
+def test_rollouts_have_log_p_where_it_is_asked_for(model, tokenizer, tmp_path, size):
+    """The engine itself returns it, not what the ranks share."""
+
+    class Alone(Ranks):
+        def barrier(self):
+            pass
+
+    save_policy(model, tokenizer, tmp_path)
+    config = load_config("smoke", "qwen2.5-7b-instruct", configs=ROOT / "configs")
+    for with_logp in (False, True):
+        with open_sampler(config, tmp_path, tokenizer, Alone(size=size), with_logp=with_logp) as sampler:
+            assert getattr(sampler, "engine", sampler).returns_logp == with_logp
+
+
 def test_a_replica_in_bfloat16_has_the_rounded_weights_and_exact_rotary_frequencies(model, tokenizer, tmp_path):
     save_policy(model, tokenizer, tmp_path)
     overrides = ["engine.dtype=bfloat16", "hardware.ranks=1"]

@@ -153,7 +153,9 @@ def test_random_rewards_are_half_ones_and_belong_to_the_step(make_trainer, model
 
 
 def test_two_corrections_at_once_are_refused():
-    with pytest.raises(UserError, match="with staleness=2 they are to the engine's, so it should be null"):
+    with pytest.raises(
+        UserError, match="importance_truncation should be null where ratios are to the engine's log p already"
+    ):
         load_config(
             "laptop",
             "qwen2.5-7b-instruct",

@@ -175,11 +175,7 @@ def test_a_broken_experiment_or_claims_file_is_a_finding_beside_the_others(verif
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
-        (
-            ["results/smok"],
-            "results/smok: its last part should name a scale, as in results/laptop: unknown scale 'smok'; did you mean "
-            "'smoke'?",
-        ),
+        (["results/smok"], "unknown scale 'smok'; did you mean 'smoke'?"),
         (["empty/smoke", "--results", "results"], "verify takes the folder empty/smoke or --results results, not both"),
         (["nowhere/smoke"], "no folder nowhere/smoke; make it with: snakemake --config scale=smoke"),
         (["empty/smoke"], "empty/smoke contains no results"),

@@ -1,7 +1,4 @@
-"""Engines: their config keys and their memory use. The engine `x` is opened by `open_engine` in sampling/x.py.
-
-Does not import torch.
-"""
+"""Engines: their config keys and memory use, without torch. `open_engine` in sampling/x.py opens the engine `x`."""
 
 from __future__ import annotations
 
@@ -30,13 +27,7 @@ class Engine(Section):
     does not hold the trainer's weights; nats."""
 
     def kv_cache_bytes(self, batch: float, gpu: float, others: float) -> float:
-        """Size of the KV cache, bytes.
-
-        Args:
-            batch: size that a full batch needs, bytes.
-            gpu: memory of the GPU, bytes.
-            others: memory of weights and buffers on it, bytes.
-        """
+        """Size of the KV cache for a `batch`, on a `gpu` that holds `others` (weights and buffers); all in bytes."""
         return batch
 
     @model_validator(mode="before")

@@ -82,7 +82,6 @@ class Server:
 
     def __init__(self, listener: socket.socket, folder: str, load: Callable[[list[str]], object]):
         self.listener, self.folder, self.load, self.sources = listener, folder, load, _sources()
-        self.has_warned = False
         self.events = selectors.DefaultSelector()
         self.clients: dict[int, socket.socket] = {}  # by process id of the command
         self.events.register(listener, selectors.EVENT_READ, self.accept)
@@ -111,7 +110,7 @@ class Server:
             client.settimeout(1)  # the client may be stopped
             message, files, *_ = socket.recv_fds(client, MESSAGE_BYTES, 3)
             request = json.loads(message)
-            serves = request["python"] == python() and self.is_current()  # the same modules
+            serves = request["python"] == python() and _sources() == self.sources  # the same modules
             if serves:
                 self.load(request["command"])
                 serves = len(os.listdir("/proc/self/task")) == 1  # a fork would keep only one thread, but all locks
@@ -130,19 +129,6 @@ class Server:
         for file in files:
             os.close(file)
         return None
-
-    def is_current(self) -> bool:
-        """Whether the code is unchanged since this process started; prints a note the first time it is not."""
-        current = _sources() == self.sources
-        if not current and not self.has_warned:
-            self.has_warned = True
-            print(
-                "note: the code was edited, so from now on every job imports it itself, which takes seconds; "
-                "restart snakemake to avoid that",
-                file=sys.stderr,
-                flush=True,
-            )
-        return current
 
     def watch(self, pid: int, client: socket.socket) -> None:
         pidfd = os.pidfd_open(pid)
@@ -206,14 +192,13 @@ def _import_for(command: str) -> None:
 
             from entropy_dynamics.config.schema.model import Architecture
             from entropy_dynamics.config.schema.training import method_sections
-            from entropy_dynamics.engines import engine_types
             from entropy_dynamics.results.provenance import code_hash, packages
             from entropy_dynamics.tasks import set_sources
 
             for architecture in get_args(Architecture):
                 getattr(transformers, CLASSES[architecture])
                 get_checkpoint_conversion_mapping(architecture)
-            for same_for_all in (method_sections, engine_types, set_sources, code_hash, packages):
+            for same_for_all in (method_sections, set_sources, code_hash, packages):
                 same_for_all()
             import_module(f"entropy_dynamics.stages.{command}")
     gc.freeze()  # memory that the collector does not visit is not copied in the forks

@@ -17,7 +17,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
-from threading import Event, Thread
 from typing import Any
 
 from snakemake_interface_logger_plugins.base import LogHandlerBase
@@ -30,7 +29,7 @@ from entropy_dynamics.results.files import read_jobs
 PAGE = "report"  # the rule that writes the page of all results
 PAGE_THERE = f"output files of rule {PAGE} were not present when the DAG was created"  # Snakemake's warning about it
 NO_RULE = re.compile(r"^MissingRuleException.*No rule to produce (.+) \(if you use", re.DOTALL)
-PAGE_SECONDS = 180.0  # interval at which the page is rewritten while jobs run, besides after each table or figure
+PAGE_SECONDS = 180.0  # after so long, any finished job rewrites the page, as every table and figure does
 PAGE_SECONDS_AT_END = 60.0  # timeout of its command at the end: Snakemake waits, and the file system may hang
 PAGE_SECONDS_TO_END = 10.0  # timeout of the command after SIGTERM
 COUNTED = "train"  # the rule whose jobs are the training runs
@@ -99,8 +98,8 @@ class LogHandler(LogHandlerBase):
         self.planned = 0.0  # expected seconds of all jobs
         self.cpu = (0.0, 0.0)
         self.page: subprocess.Popen | None = None
-        self.page_over, self.page_is_old = Event(), False  # must not be rewritten anymore; lacks a table or figure
-        self.page_over.set()
+        self.page_over, self.page_is_old = True, False  # must not be rewritten anymore; lacks a table or figure
+        self.page_time = time.time()
 
     def emit(self, record: logging.LogRecord) -> None:
         event = getattr(record, "event", None)
@@ -118,10 +117,7 @@ class LogHandler(LogHandlerBase):
         elif event == LogEvent.RUN_INFO:
             self.left = Counter({rule: count for rule, count in record.stats.items() if rule != "total"})
             self.jobs, self.results = self.left.total(), self._results_left()
-            if self.results and expected.page:
-                self.page_over.clear()
-                self.page_thread = Thread(target=self._keep_page_new, daemon=True)
-                self.page_thread.start()
+            self.page_over = not (self.results and expected.page)
             self.planned = sum(expected.seconds.get(rule, 0.0) * count for rule, count in self.left.items())
             estimate = f"  {self._time_left()}" if expected.seconds else ""
             _print(f"{self.jobs} jobs, {self.left[COUNTED]} of them training runs{estimate}")
@@ -158,9 +154,9 @@ class LogHandler(LogHandlerBase):
         self.seconds[job.rule].append(seconds)
         self._record(job, seconds)
         parts = [f"[{self.jobs - self.left.total()}/{self.jobs}] {job.name}"]
-        if job.rule == COUNTED and job.log and (steps := _steps(Path(job.log))):
-            entropy, accuracy = steps[-1]
-            parts.append(f"entropy {float(entropy):.2f}  accuracy {float(accuracy):.0%}")
+        if job.rule == COUNTED and job.log and Path(job.log).is_file():
+            for entropy, accuracy in re.findall(LAST_STEP, Path(job.log).read_text("utf-8", errors="replace"))[-1:]:
+                parts.append(f"entropy {float(entropy):.2f}  accuracy {float(accuracy):.0%}")
         if job.rule in expected.results:
             parts[0] += f" is ready: {job.shown}"
         if self.results:
@@ -169,28 +165,21 @@ class LogHandler(LogHandlerBase):
             self.concurrent = max(self.concurrent, 1 + len(self._begun()))
             parts.append(f"{len(self._begun())} running, {len(self.running) - len(self._begun())} pending")
         _print("  ".join([*parts, self._time_left()]))
-        if job.rule in expected.results and not self.page_over.is_set():
+        if not self.page_over and (job.rule in expected.results or time.time() - self.page_time >= PAGE_SECONDS):
             self.page_is_old = True
             self._rewrite_page()
-
-    def _keep_page_new(self) -> None:
-        """Rewrite the page regularly, in a thread, as there is no event while a job runs, possibly for hours."""
-        while not self.page_over.wait(PAGE_SECONDS):
-            with self.lock:  # logging holds it while `emit` runs
-                if not self.page_over.is_set():
-                    self._rewrite_page()
 
     def _rewrite_page(self) -> None:
         if self.page is None or self.page.poll() is not None:
             quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
             self.page, self.page_is_old = subprocess.Popen(expected.page, **quiet), False
+            self.page_time = time.time()
 
     def _end_page(self) -> None:
         """Stop rewriting the page, as its rule now writes it from all results. (It is written atomically.)"""
         if self.page is not None:
             self._written(0)
-        self.page, self.page_is_old = None, False  # whether the command succeeded does not matter
-        self.page_over.set()
+        self.page, self.page_over = None, True  # whether the command succeeded does not matter
 
     def _written(self, seconds: float) -> bool:
         """Whether the command succeeds within this time; otherwise it is terminated."""
@@ -203,12 +192,10 @@ class LogHandler(LogHandlerBase):
 
     def close(self) -> None:
         """At the end of Snakemake, finish the page: write it once more if it lacks a table or figure."""
-        with self.lock:
-            self.page_over.set()
-            if self.page is not None and (not self._written(PAGE_SECONDS_AT_END) or self.page_is_old):
-                self._rewrite_page()  # only once; Ctrl-C also sends SIGINT to the command
-                self._written(PAGE_SECONDS_AT_END)
-            self.page = None
+        if self.page is not None and (not self._written(PAGE_SECONDS_AT_END) or self.page_is_old):
+            self._rewrite_page()  # only once; Ctrl-C also sends SIGINT to the command
+            self._written(PAGE_SECONDS_AT_END)
+        self.page = None
         super().close()
 
     def _begun(self) -> list[float]:
@@ -231,11 +218,7 @@ class LogHandler(LogHandlerBase):
         return sum(self.left[rule] for rule in expected.results)
 
     def _time_left(self) -> str:
-        """Estimate from the mean duration of each rule.
-
-        The mean includes a prior: JOBS_AS_EXPECTED jobs of the expected duration, scaled by how long finished jobs took
-        compared with their expected durations.
-        """
+        """Estimate from the mean duration of each rule, with JOBS_AS_EXPECTED jobs of the expected one as a prior."""
         known = [rule for rule in self.seconds if rule in expected.seconds]
         took = sum(sum(self.seconds[rule]) for rule in known)
         planned = sum(expected.seconds[rule] * len(self.seconds[rule]) for rule in known)
@@ -261,10 +244,6 @@ def _named(rule: str, wildcards: dict[str, str]) -> str:
     seed, model = wildcards.pop("seed", None), wildcards.pop("model", None)
     named = [rule, *wildcards.values(), seed is not None and f"seed {seed}", model]
     return " ".join(str(part) for part in named if part)
-
-
-def _steps(log: Path) -> list[tuple[str, str]]:
-    return re.findall(LAST_STEP, log.read_text(encoding="utf-8", errors="replace")) if log.is_file() else []
 
 
 def _print(text: str) -> None:

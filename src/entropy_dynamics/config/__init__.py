@@ -14,7 +14,7 @@ Files and values are YAML with the scalars of version 1.2 (core schema), and wit
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, reduce
 from itertools import chain
 from pathlib import Path
 from typing import Any, overload
@@ -33,6 +33,7 @@ from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.sections import LOCATION, PER_MACHINE, Key, NonNegativeInt, PositiveInt, Section, parse
 
 CONFIGS = Path("configs")
+Layer = dict[str, Any]  # the content of a file or setting; shared by configs, so it is never changed
 Choice = dict[str, Sequence[str | None]]  # scale, toy, model or method -> the names that match it in `for`
 ALTERNATIVES = ("source", "task")  # a section that changes one of these keys replaces the lower section entirely
 PROMPTS = ("model.prompt_format", "model.chat_template_kwargs")
@@ -69,19 +70,23 @@ def load_config(
     Raises UserError if a file is missing or not YAML, a key or name is unknown, or a value has the wrong type or is out
     of bounds.
     """
-    merged, origins, files, local = _merged(scale, model, method, overrides, configs)
+    merged, layers, files = _merged(scale, model, method, overrides, configs)
     kind = Config if model is None else StageConfig if method is None else RunConfig
 
     def source(key: Key) -> str:
-        """The file to name in an error: the one that set `key` or, if none did, the one that should have."""
+        """The file to name in an error: the last that set `key` or, if none did, the section around it."""
         own = str(files.get(str(key[0]), files["scale"])[-1]) if key else ""
-        if len(key) > 1 and key[:2] not in origins and key[0] in files:  # base.yaml set only other keys of it
-            return own
-        around = (key[:length] for length in range(len(key), 0, -1))  # the key itself, then the sections around it
-        return next((origins[part] for part in around if part in origins), own)
+        shortest = 2 if len(key) > 1 and key[0] in files else 1  # of `model`, base.yaml sets some keys
+        parts = (key[:length] for length in range(len(key), shortest - 1, -1))
+        return next((name for part in parts for name, layer in reversed(layers) if _sets(layer, part)), own)
 
     config: Config = parse(kind, merged, source)
-    _check_machine(configs / "machine.yaml", local)
+    machine, allowed = str(configs / "machine.yaml"), marked_keys(PER_MACHINE, LOCATION)
+    if wrong := [key for key, _ in flatten(dict(layers).get(machine, {})) if not _is_within(key, allowed)]:
+        raise UserError(
+            f"{machine}: {wrong[0]} changes results, so it belongs in the file of its scale, model or method; here "
+            f"only {', '.join(allowed)} may be set"
+        )
     if config.scale != scale:  # results are stored under this name
         raise UserError(f"{files['scale'][-1]}: scale is {config.scale!r}; it should be {scale!r}, like its file")
     if model is not None and model not in config.models:
@@ -93,27 +98,25 @@ def load_config(
 
 def _merged(
     scale: str, model: str | None, method: str | None, overrides: Iterable[str], configs: Path
-) -> tuple[dict[str, Any], dict[Key, str], dict[str, list[Path]], dict[str, Any]]:
-    """The merged files, not validated, the file that set each key, the files by kind, and machine.yaml."""
-    files = {"scale": scale_files(scale, configs)}
+) -> tuple[dict[str, Any], list[tuple[str, Layer]], dict[str, list[Path]]]:
+    """The merged layers, not validated; the layers with their names in messages; the files by kind."""
+    files = {"scale": _chain(configs, "scale", scale)}
     if model is not None:
         files["model"] = _chain(configs, "model", model)
     name, params = split_method(method) if method is not None else (None, [])
     if name is not None:
         files["method"] = _chain(configs, "method", name)
     base, names = configs / "base.yaml", [file.stem for file in files["scale"]]
-    toys = merge_settings(_stacked([base, *files["scale"]]), overrides := list(overrides)).get("toy_models")
+    settings = [(f"--set {entry}", _entry(entry)) for entry in (*map(_dotted, params), *overrides)]
+    toys = _stacked([*map(_read, [base, *files["scale"]]), *(layer for _, layer in settings)]).get("toy_models")
     is_toy = isinstance(toys, dict) and toys.get(model) is not None
     chosen: Choice = {"scale": names, "toy": names if is_toy else [], "model": [model], "method": [name]}
-    merged: dict[str, Any] = {}
-    origins: dict[Key, str] = {}
-    for file in [base, *chain.from_iterable(files.values())]:
-        _merge(merged, _layer(file, chosen, configs), str(file), origins)
-    local: dict[str, Any] = {}
+    layers = [(str(file), _layer(file, chosen, configs)) for file in [base, *chain.from_iterable(files.values())]]
     if (machine := configs / "machine.yaml").is_file():
-        local = _layer(machine, chosen | {"scale": [scale], "toy": [scale] if is_toy else []}, configs)
-        _merge(merged, local, str(machine), origins)
-    merge_settings(merged, [*map(_dotted, params), *overrides], origins)
+        chosen |= {"scale": [scale], "toy": [scale] if is_toy else []}
+        layers.append((str(machine), _layer(machine, chosen, configs)))
+    layers += settings
+    merged = _stacked(layer for _, layer in layers)
     for section in {"model", "method"} - files.keys():  # base.yaml and scales set keys for all of them
         merged.pop(section, None)
     try:
@@ -121,7 +124,7 @@ def _merged(
             merged = OmegaConf.to_container(OmegaConf.create(merged), resolve=True)  # type: ignore[assignment]
     except Exception as error:  # an unknown interpolation
         raise UserError(f"config of scale {scale}: {' '.join(str(error).split())}") from None
-    return merged, origins, files, local
+    return merged, layers, files
 
 
 def stored_as(scale: str, model: str, method: str, configs: Path = CONFIGS) -> str:
@@ -161,11 +164,7 @@ def _dotted(parameter: str) -> str:
 
 
 def settings_of(stage: str, config: Config | Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that a stage uses, by dotted key. Its results depend only on these and on its input files.
-
-    They are compared by Snakemake to decide on reruns, by checkpoints, by shards, before results are replaced, and by
-    `verify`.
-    """
+    """The settings that a stage uses, by dotted key. Its results depend only on these and on its input files."""
     sections = config if isinstance(config, Mapping) else config.model_dump()
     used = USED[stage]
     if stage == "model" and (name := sections["model"]["name"]) in sections["toy_models"]:
@@ -197,14 +196,9 @@ def to_yaml(config: BaseModel) -> str:
     return str(yaml.dump(config.model_dump(), Dumper=_Dumper, sort_keys=False, allow_unicode=True))
 
 
-def scale_files(scale: str, configs: Path = CONFIGS) -> list[Path]:
-    """The file of a scale, after the files of the scales it extends, the outermost first."""
-    return _chain(configs, "scale", scale)
-
-
 def scale_names(scale: str, configs: Path = CONFIGS) -> list[str]:
     """The name of a scale, after the names of the scales it extends, the outermost first."""
-    return [file.stem for file in scale_files(scale, configs)]
+    return [file.stem for file in _chain(configs, "scale", scale)]
 
 
 def _chain(configs: Path, kind: str, name: str) -> list[Path]:
@@ -213,8 +207,7 @@ def _chain(configs: Path, kind: str, name: str) -> list[Path]:
     while (parent := _read(chain[0]).get("extends")) is not None:
         path = _named(configs, kind, parent, chain[0], "extends")
         if path in chain:
-            cycle = [parent, *(file.stem for file in chain[: chain.index(path) + 1])]
-            raise UserError(f"{chain[0]}: extends is {parent!r}, a cycle: {' extends '.join(cycle[::-1])}")
+            raise UserError(f"{chain[0]}: extends is {parent!r}, which extends this file")
         chain.insert(0, path)
     return chain
 
@@ -239,10 +232,9 @@ def split_method(name: str) -> tuple[str, list[str]]:
     """'clip_b@mu=1.2,apply_to=both' -> ('clip_b', ['mu=1.2', 'apply_to=both'])."""
     base, at, params = name.partition("@")
     entries = params.split(",") if at else []
-    if not re.fullmatch(r"[\w-]+", base) or not all(re.fullmatch(r"[\w.]+=[\w.+-]+", entry) for entry in entries):
-        raise UserError(f"method {name!r} is not of the form name or name@parameter=value,...")
-    if len({entry.partition("=")[0] for entry in entries}) < len(entries):
-        raise UserError(f"method {name!r} gives a parameter twice")
+    is_formed = re.fullmatch(r"[\w-]+", base) and all(re.fullmatch(r"[\w.]+=[\w.+-]+", entry) for entry in entries)
+    if not is_formed or len({entry.partition("=")[0] for entry in entries}) < len(entries):
+        raise UserError(f"method {name!r} is not of the form name or name@parameter=value,..., each parameter once")
     return base, entries
 
 
@@ -261,26 +253,16 @@ def _named(configs: Path, kind: str, name: str, file: Path | None = None, key: s
     raise UserError(f"{before}unknown {kind} {name!r}{after}{nearest(str(name), known)}")
 
 
-def method_label(method: str, configs: Path = CONFIGS) -> str:
-    """The label in configs/method/<method>.yaml or in the file it extends, without importing torch.
-
-    Raises UserError if neither has one.
-    """
-    files = _chain(configs, "method", method)
-    section = _stacked(files).get("method")
-    label = section.get("label") if isinstance(section, dict) else None
-    if not isinstance(label, str):
-        raise UserError(f"{files[-1]}: no value for method.label")
-    return label
+def method_label(method: str, configs: Path = CONFIGS) -> str | None:
+    """The label in configs/method/<method>.yaml or in the file it extends, without importing torch."""
+    section = _stacked(map(_read, _chain(configs, "method", method))).get("method")
+    return section.get("label") if isinstance(section, dict) else None
 
 
 def read_yaml(path: Path) -> Any:
-    """The content of a YAML file as plain containers; interpolations are not resolved.
-
-    Raises UserError if there is no such file, or it is not valid YAML.
-    """
+    """The content of a YAML file, which is not to be changed. Raises UserError if it is missing or not valid YAML."""
     try:
-        return _unshared(_parsed(path.read_text(encoding="utf-8")))
+        return _parsed(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"no file {path}: run this from the root of the repository") from None
     except Exception as error:  # PyYAML's, and others for what no scalar can be
@@ -290,13 +272,6 @@ def read_yaml(path: Path) -> Any:
 @cache  # PyYAML takes 10 ms for a small file, and a command may load dozens of configs
 def _parsed(text: str) -> Any:
     return yaml.load(text, Loader=_Loader)  # noqa: S506 (a SafeLoader)
-
-
-def _unshared(value: Any) -> Any:
-    """A copy in which no container occurs twice, as a container with a YAML alias does."""
-    if isinstance(value, dict):
-        return {key: _unshared(entry) for key, entry in value.items()}
-    return [_unshared(entry) for entry in value] if isinstance(value, list) else value
 
 
 class _Loader(yaml.SafeLoader):
@@ -342,21 +317,17 @@ def _read(path: Path) -> dict[str, Any]:
     return content
 
 
-def _stacked(files: Iterable[Path]) -> dict[str, Any]:
-    """The files merged in this order, without the entries of their `overrides`."""
-    merged: dict[str, Any] = {}
-    for file in files:
-        _merge(merged, _read(file), str(file), {})
-    return merged
+def _stacked(layers: Iterable[Layer]) -> Layer:
+    return reduce(_merge, layers, {})
 
 
-def _layer(path: Path, chosen: Choice, configs: Path) -> dict[str, Any]:
+def _layer(path: Path, chosen: Choice, configs: Path) -> Layer:
     """Read a file and merge the entries of its `overrides` whose `for` matches `chosen` in all keys."""
-    layer = _read(path)
-    layer.pop("extends", None)
-    entries = layer.pop("overrides", None) or []
+    content = _read(path)
+    layer = {key: value for key, value in content.items() if key not in ("extends", "overrides")}
+    entries = content.get("overrides") or []
     for entry in entries if isinstance(entries, list) else [entries]:
-        condition = entry.pop("for", {}) if isinstance(entry, dict) else None
+        condition = entry.get("for", {}) if isinstance(entry, dict) else None
         if not isinstance(condition, dict) or not condition.keys() <= chosen.keys():
             raise UserError(f"{path}: overrides are entries like `- for: {{scale: laptop}}` and the keys to override")
         names = {key: value if isinstance(value, list) else [value] for key, value in condition.items()}
@@ -364,35 +335,17 @@ def _layer(path: Path, chosen: Choice, configs: Path) -> dict[str, Any]:
             for name in given:
                 _named(configs, "scale" if kind == "toy" else kind, name, path, "for")
         if all(set(names[key]) & set(chosen[key]) for key in names):
-            _merge(layer, entry, str(path), {})
+            layer = _merge(layer, {key: value for key, value in entry.items() if key != "for"})
     return layer
 
 
-def _check_machine(path: Path, layer: dict[str, Any]) -> None:
-    """Reject keys that change results. They are known keys, as the config that contains them is valid."""
-    allowed = marked_keys(PER_MACHINE, LOCATION)
-    if wrong := [key for key, _ in flatten(layer) if not _is_within(key, allowed)]:
-        raise UserError(
-            f"{path}: {wrong[0]} changes results, so it belongs in the file of its scale, model or method; here only "
-            f"{', '.join(allowed)} may be set"
-        )
-
-
-def merge_settings(
-    merged: dict[str, Any], settings: Iterable[str], origins: dict[Key, str] | None = None
-) -> dict[str, Any]:
-    """Merge `key=value` settings of --set into `merged` in place, and return it."""
-    for entry in settings:
-        _merge(merged, _entry(entry), f"--set {entry}", {} if origins is None else origins)
-    return merged
-
-
-def _entry(entry: str) -> dict[str, Any]:
+def _entry(entry: str) -> Layer:
+    """A `key=value` of --set as a layer."""
     key, equals, text = entry.partition("=")
     if not equals or not re.fullmatch(r"[\w-]+(\.[\w-]+|\[[\w.-]+\])*", key):  # toy_models[qwen2.5-7b-instruct].seed
         raise UserError(f"--set {entry!r} is not of the form key=value")
     try:
-        layer = _unshared(_parsed(text))
+        layer = _parsed(text)
     except Exception as error:  # PyYAML's, and others for what no scalar can be
         raise UserError(f"--set {entry}: {' '.join(str(error).split())}") from None
     for part in reversed(re.findall(r"(?<=\[)[\w.-]+(?=\])|[\w-]+", key)):
@@ -400,16 +353,20 @@ def _entry(entry: str) -> dict[str, Any]:
     return dict(layer)
 
 
-def _merge(below: dict[str, Any], layer: dict[str, Any], file: str, origins: dict[Key, str], at: Key = ()) -> None:
-    """Merge `layer` into `below` in place, and record in `origins` that `file` set its keys."""
+def _merge(below: Layer, layer: Layer) -> Layer:
+    merged = dict(below)
     for key, value in layer.items():
-        origins[*at, key] = file
-        lower = below.get(key)
+        lower = merged.get(key)
         if isinstance(value, dict) and isinstance(lower, dict) and value and not _replaces(value, lower):
-            _merge(lower, value, file, origins, (*at, key))
+            merged[key] = _merge(lower, value)
         else:
-            below[key] = value
+            merged[key] = value
+    return merged
 
 
-def _replaces(layer: dict[str, Any], below: dict[str, Any]) -> bool:
+def _replaces(layer: Layer, below: Layer) -> bool:
     return any(key in layer and key in below and layer[key] != below[key] for key in ALTERNATIVES)
+
+
+def _sets(layer: Any, key: Key) -> bool:
+    return not key or (isinstance(layer, dict) and key[0] in layer and _sets(layer[key[0]], key[1:]))

@@ -42,7 +42,7 @@ def claim_devices(device: str, count: int, slots: int = 1) -> Iterator[list[str]
     known = visible_devices()
     if count > len(known):
         where = f"{_VARIABLE} names" if _VARIABLE in os.environ else "this machine has"
-        remedy = f"set hardware.ranks to {len(known)} or fewer" if known else "set hardware.device to cpu"
+        remedy = "lower hardware.ranks, or set hardware.device to cpu"
         raise UserError(f"GPUs needed: {count}, but {where} {len(known) or 'none'}: {remedy}")
     before = os.environ.get(_VARIABLE)
     with ExitStack() as locks:
@@ -60,10 +60,7 @@ def claim_devices(device: str, count: int, slots: int = 1) -> Iterator[list[str]
 
 
 def visible_devices() -> list[str]:
-    """The GPUs visible to this process: names from CUDA_VISIBLE_DEVICES, or all GPUs of the machine.
-
-    Asks nvidia-smi, so that this process never opens a GPU.
-    """
+    """The GPUs in CUDA_VISIBLE_DEVICES or, by nvidia-smi, of the machine, so that this process never opens a GPU."""
     if _VARIABLE in os.environ:
         names = (name.strip() for name in os.environ[_VARIABLE].split(","))
         return list(takewhile(lambda name: name not in ("", "-1"), names))  # CUDA ignores what follows an invalid name

@@ -143,10 +143,7 @@ def _first_failure(ranks: Sequence[subprocess.Popen[bytes]]) -> int | None:
 
 @contextmanager
 def _supervised(ranks: Sequence[subprocess.Popen[bytes]], grace: float) -> Iterator[None]:
-    """Context manager: exit on SIGTERM, forward SIGURG to `ranks`, and stop those that are left at the end.
-
-    They get SIGTERM, and SIGKILL if they have not ended after `grace` seconds.
-    """
+    """Context manager: exit on SIGTERM, forward SIGURG to `ranks`, end them by SIGTERM, after `grace` s by SIGKILL."""
 
     def end(*_: object) -> None:
         print("ended by SIGTERM; the ranks were stopped", file=sys.stderr)

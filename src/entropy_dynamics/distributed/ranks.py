@@ -54,8 +54,7 @@ class Ranks:
         rank = int(os.environ["RANK"])
         per_node = size // hardware.nodes
         if (local := int(os.environ.get("LOCAL_WORLD_SIZE", per_node))) != per_node:
-            wanted = f"hardware.ranks / hardware.nodes is {per_node}"
-            raise UserError(f"torchrun started {local} ranks on this node, but {wanted}")
+            raise UserError(f"torchrun started {local} ranks on this node, but hardware.ranks / nodes is {per_node}")
         if device.type == "cuda":
             device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
             torch.cuda.set_device(device)

@@ -1,6 +1,5 @@
 """Pretrained models: downloaded at a pinned revision or taken from a directory, and checked before anything runs."""
 
-import importlib.util
 import os
 import re
 import shutil
@@ -75,10 +74,10 @@ def _download(model: ModelConfig, directory: Path, patterns: list[str]) -> None:
             ignore_patterns="*/*",  # some repositories have a second copy of the weights in a subfolder
         )
     except Exception as error:  # network, Hub and disk errors have many classes
+        reason = " ".join(str(error).split())
         raise UserError(
-            f"{model.pretrained} at {model.revision[:8]} cannot be downloaded from the Hugging Face Hub "
-            f"({_first_line(error)}); rerunning downloads only what is missing, and model.path can name a directory "
-            "with the model"
+            f"{model.pretrained} at {model.revision[:8]} cannot be downloaded from the Hugging Face Hub ({reason}); "
+            "rerunning downloads only what is missing, and model.path can name a directory with the model"
         ) from error
 
 
@@ -125,10 +124,9 @@ def _assemble(config: StageConfig, source: Path, out: Path, texts: Iterable[str]
             _assemble(config, converted, out, texts)
         shutil.rmtree(out.with_name(f".{out.name}.converted"))
         return
-    configuration, internlm3 = _check_config(config, source)
+    configuration = _check_config(config, source)
+    internlm3 = read_json(source / "config.json")["model_type"] == "internlm3"
     weights = _weight_files(source)
-    if not any((source / name).is_file() for name in TOKENIZER):
-        raise UserError(f"no tokenizer in {source}")
     with torch.device("meta"):
         skeleton = AutoModelForCausalLM.from_config(configuration, trust_remote_code=False)
     _check_weights(skeleton, weights, tied=configuration.tie_word_embeddings)
@@ -163,13 +161,7 @@ def _gguf_file(directory: Path) -> Path | None:
 
 
 def _convert_gguf(file: Path, directory: Path) -> None:
-    """Write a model in the GGUF format (weights that may be quantized, config and tokenizer) as `save_policy` does.
-
-    Raises UserError if a package is missing, or if transformers cannot read the file.
-    """
-    for package in ("gguf", "accelerate"):
-        if importlib.util.find_spec(package) is None:
-            raise UserError(f"{file} needs the package {package}: pip install 'entropy-dynamics[gguf]'")
+    """Write a model in the GGUF format (weights that may be quantized, config and tokenizer) as `save_policy` does."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -177,21 +169,15 @@ def _convert_gguf(file: Path, directory: Path) -> None:
     try:
         tokenizer = AutoTokenizer.from_pretrained(file.parent, **read)
         model = AutoModelForCausalLM.from_pretrained(file.parent, dtype=torch.float32, **read)
-    except Exception as error:  # many classes: an unknown architecture or quantization, a damaged file
-        raise UserError(f"{file}: transformers cannot read it ({_first_line(error)})") from error
+    except Exception as error:  # many classes: an unknown architecture or quantization, a damaged file, no package gguf
+        reason = " ".join(str(error).split())
+        raise UserError(f"{file}: transformers cannot read it ({reason}); GGUF needs the extra 'gguf'") from error
     del model.config.quantization_config  # describes the file; the weights are dequantized
     save_policy(model, tokenizer, directory)
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
-def _check_config(config: StageConfig, source: Path) -> tuple["PreTrainedConfig", bool]:
-    """The config of the model in `source`, and whether it is an InternLM3, whose config is converted to a Llama's.
-
-    Raises UserError like `checkpoint_shape`, and if its shape is not `config.model.shape` or its context is too short.
-    """
+def _check_config(config: StageConfig, source: Path) -> "PreTrainedConfig":
+    """The config of the model in `source`. Raises UserError unless its shape and context are those of `config`."""
     from transformers import CONFIG_MAPPING
 
     actual = dict(checkpoint_shape(source))
@@ -199,17 +185,12 @@ def _check_config(config: StageConfig, source: Path) -> tuple["PreTrainedConfig"
     if wrong:
         raise UserError(f"{source / 'config.json'} differs from model.shape: {'; '.join(wrong)}")
     check_length(source, config)
-    published, internlm3 = _published_config(source)
-    return CONFIG_MAPPING[actual["architecture"]].from_dict(published), internlm3
+    return CONFIG_MAPPING[actual["architecture"]].from_dict(_published_config(source))
 
 
 def checkpoint_shape(source: Path) -> ShapeConfig:
-    """The shape of the model in `source`, by its config.json.
-
-    Raises UserError if config.json is missing, as beside a GGUF file, or damaged, or of another architecture.
-    """
-    published, _ = _published_config(source)
-    known = {key: value for key, value in published.items() if value is not None}
+    """The shape in config.json of `source`. Raises UserError if there is none, or if it is of another architecture."""
+    known = {key: value for key, value in _published_config(source).items() if value is not None}
     heads, hidden = known.get("num_attention_heads", 1), known.get("hidden_size", 0)
     known = {"num_key_value_heads": heads, "head_dim": hidden // heads, "tie_word_embeddings": False} | known
     keys = {"architecture": "model_type"} | SIZES
@@ -217,30 +198,24 @@ def checkpoint_shape(source: Path) -> ShapeConfig:
     return parse(ShapeConfig, sizes, str(source / "config.json"))
 
 
-def _published_config(source: Path) -> tuple[dict[str, Any], bool]:
-    """The content of config.json, and whether it was converted from an InternLM3's to a Llama's."""
+def _published_config(source: Path) -> dict[str, Any]:
+    """The content of config.json, that of an InternLM3 converted to a Llama's."""
     path = source / "config.json"
     if file := _gguf_file(source):
         raise UserError(f"model.shape is null; it should have the sizes of the model in {file}, to estimate its memory")
     if not path.is_file():
         raise UserError(f"no model in {source}: it has no config.json, nor a GGUF file")
     published = read_json(path, "copy or download it again")
-    if internlm3 := published.get("model_type") == "internlm3":
-        published = llama_config(published, path)
-    return published, internlm3
+    return llama_config(published, path) if published.get("model_type") == "internlm3" else published
 
 
 def _weight_files(source: Path) -> list[Path]:
     """The model's safetensors files: those listed in its index, or the only one."""
-    names = {"model.safetensors"}
-    if (index := source / INDEX).is_file():
-        names = set(read_json(index)["weight_map"].values())
-    elif not (source / "model.safetensors").is_file():
-        raise UserError(f"no model.safetensors in {source}: a model is loaded from safetensors only")
-    files = [source / name for name in sorted(names)]
+    index = source / INDEX
+    names = read_json(index)["weight_map"].values() if index.is_file() else ["model.safetensors"]
+    files = [source / name for name in sorted(set(names))]
     if missing := [file.name for file in files if file.parent != source or not file.is_file()]:
-        count = f"{len(missing)} of the {len(files)}"
-        raise UserError(f"{source}: {count} weights files in {INDEX} are missing: {missing[0]}")
+        raise UserError(f"{source}: {len(missing)} of {len(files)} safetensors files are missing: {missing[0]}")
     return files
 
 

@@ -73,7 +73,7 @@ def check_model_directory(directory: Path | str, config: StageConfig | None = No
 
 def check_length(directory: Path | str, config: StageConfig) -> None:
     """Raise UserError if a prompt and its response may be longer than the context of the model in `directory`."""
-    longest = config.sampling.max_prompt_tokens + config.sampling.max_new_tokens
+    longest = config.sampling.max_tokens
     limit = read_json(Path(directory, "config.json")).get("max_position_embeddings", longest)
     if longest > limit:
         raise UserError(

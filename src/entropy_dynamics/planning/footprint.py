@@ -41,8 +41,8 @@ def block_parameters(shape: ShapeConfig) -> int:
     """Number of parameters of a transformer block."""
     hidden, query, key = shape.hidden_size, shape.heads * shape.head_size, shape.kv_heads * shape.head_size
     attention = 2 * hidden * query + 2 * hidden * key
-    extra = shape.qkv_bias * (query + 2 * key) + shape.qk_norm * 2 * shape.head_size
-    return attention + extra + 3 * hidden * shape.intermediate_size + 2 * hidden
+    extra = {"qwen2": query + 2 * key, "qwen3": 2 * shape.head_size}  # biases; RMSNorm of each head of q and k
+    return attention + extra.get(shape.architecture, 0) + 3 * hidden * shape.intermediate_size + 2 * hidden
 
 
 def multiplied(shape: ShapeConfig) -> int:
@@ -67,7 +67,7 @@ def block_activation_bytes(shape: ShapeConfig) -> int:
     normalized; queries, keys and values; the log-sum-exp of the attention; gate, its activation, and up.
     """
     hidden, query, key = shape.hidden_size, shape.heads * shape.head_size, shape.kv_heads * shape.head_size
-    norms_of_heads = shape.qk_norm * (6 * (query + key) + 4 * (shape.heads + shape.kv_heads))
+    norms_of_heads = (shape.architecture == "qwen3") * (6 * (query + key) + 4 * (shape.heads + shape.kv_heads))
     return 8 * shape.intermediate_size + 16 * hidden + 4 * (query + key) + 4 * shape.heads + 8 + norms_of_heads
 
 

@@ -1,6 +1,6 @@
 """The cost of a scale, estimated from its config before anything is started: memory, tokens, hours, disk.
 
-footprint.py computes the memory of a job, duration.py its time, tables.py the text of a plan. Sizes are in bytes.
+footprint.py computes the memory of a job, duration.py its time. Sizes are in bytes.
 Snakemake calls `resources`, so torch is imported only for the methods of training runs on GPUs.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from entropy_dynamics.analysis.claims import load_claims
 from entropy_dynamics.analysis.experiments import Experiment, Run, known_experiments, load_experiment
-from entropy_dynamics.config import BASE, CONFIGS, TRAIN, Config, StageConfig, configured_shorter_runs, load_config
+from entropy_dynamics.config import BASE, TRAIN, Config, StageConfig, configured_shorter_runs, load_config
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.planning.duration import response_tokens, sampling_seconds, tokens_per_step, training_seconds
 from entropy_dynamics.planning.footprint import GIB, checkpoint_buffers, checkpoint_bytes, memory, misfits, weight_bytes
@@ -98,10 +98,6 @@ class Job:
         return seconds / 3600
 
     @property
-    def gpu_hours(self) -> float:
-        return self.gpus * self.hours
-
-    @property
     def calls(self) -> list[tuple[int, int]]:
         """(number of calls, responses per call) for each kind of engine call."""
         config, training = self.config, self.config.training
@@ -131,37 +127,28 @@ class Plan:
 
     @property
     def gpu_hours(self) -> float:
-        return sum(job.count * job.gpu_hours for job in self.jobs)
+        return sum(job.count * (job.gpus * job.hours) for job in self.jobs)
 
 
-def make_plan(
-    scale: str,
-    overrides: Sequence[str] = (),
-    configs: Path = CONFIGS,
-    experiments: Path | None = None,
-    target: str | None = None,
-) -> Plan:
-    """The plan for everything that a scale's experiments and claims need. See `check_fits` for GPU memory.
-
-    Raises UserError if there is a mistake in the configs.
-    """
-    bare = load_config(scale, overrides=overrides, configs=configs)
-    trained, evaluated = _runs(bare, experiments or Path(bare.experiments_folder), target)
+def make_plan(scale: str, overrides: Sequence[str] = (), target: str | None = None) -> Plan:
+    """The plan for everything that a scale's experiments and claims need. See `check_fits` for GPU memory."""
+    bare = load_config(scale, overrides=overrides)
+    trained, evaluated = _runs(bare, target)
     pairs = dict.fromkeys((run.model, run.method) for run in trained)
-    names = {pair: configured_shorter_runs(scale, *pair, overrides, configs) for pair in pairs}
+    names = {pair: configured_shorter_runs(scale, *pair, overrides) for pair in pairs}
     left = {(run.model, name, run.seed) for run in trained for name in names[run.model, run.method]}
     shorter = {run.path for run in trained} & left
     jobs: list[Job] = []
     for model in bare.models:
         if bare.hardware.device == "cpu" and model in bare.toy_models:
             continue
-        config = load_config(scale, model, overrides=overrides, configs=configs)
+        config = load_config(scale, model, overrides=overrides)
         if trained and model == bare.pass_rates.model:
             untrained = {bare.untrained(model, run.seed) for run in trained}
             jobs.append(Job("pass_rates", (config,) * len(untrained)))
         runs = [run for run in (*trained, *evaluated) if run.model == model]
         methods = dict.fromkeys(run.method for run in runs)
-        loaded = {method: load_config(scale, model, method, overrides, configs) for method in methods}
+        loaded = {method: load_config(scale, model, method, overrides) for method in methods}
         groups: dict[tuple[str, str, int, bool], list[StageConfig]] = {}
         for run in runs:
             own = loaded[run.method].with_steps(0) if run.path in shorter else loaded[run.method]
@@ -169,6 +156,65 @@ def make_plan(
             groups.setdefault((*kind, own.hardware.processes, own.training.steps == 0), []).append(own)
         jobs += [Job(stage, tuple(same)) for (stage, *_), same in groups.items()]
     return Plan(bare, len(trained) - len(shorter), len(shorter), len(evaluated), tuple(jobs), _disk(jobs))
+
+
+def format_plan(plan: Plan, markdown: bool = False) -> str:
+    """The plan as plain text for a terminal, or as Markdown."""
+    from tabulate import tabulate
+
+    config, stated, gpu = plan.config, plan.config.plan, plan.config.plan.hardware
+    on_cpu = config.hardware.device == "cpu"
+    shorter = f", {plan.shorter} policies of their earlier steps" if plan.shorter else ""
+    runs = f"{plan.trained} training runs{shorter} and {plan.evaluated} evaluations of untrained models"
+    if on_cpu and not plan.jobs:
+        return f"Scale {config.scale} runs on a CPU: {runs}. Toy models need no plan."
+    rows = [
+        {
+            "model": job.label,
+            "job": job.name,
+            "how many": job.count,
+            "GPUs": job.gpus,
+            "GiB sampling": f"{sum(job.memory['sampling'].values()) / GIB:.0f}",
+            "GiB training": f"{sum(job.memory['training'].values()) / GIB:.0f}" if job.trains else "",
+            "host GiB": f"{job.host / GIB:.0f}",
+            "M tokens sampled": f"{job.tokens_sampled / 1e6:.0f}",
+            "M tokens trained": f"{job.tokens_trained / 1e6:.0f}" if job.trains else "",
+            "hours each": f"{job.hours:.1f}",
+            "GPU-hours in all": f"{job.count * (job.gpus * job.hours):,.0f}",
+        }
+        for job in plan.jobs
+    ]
+    timed = not on_cpu or all(job.config.model.name in stated.measured for job in plan.jobs)
+    if on_cpu:
+        shown = ["model", "job", "how many", "GiB sampling", "GiB training", "host GiB", *["hours each"] * timed]
+        rows = [{name: row[name] for name in shown} for row in rows]
+    style, left = "pipe" if markdown else "plain", ("left", "left")
+    table = tabulate(rows, "keys", style, disable_numparse=True, stralign="right", colalign=left)
+    disk = ", ".join(f"{what} {max(size / 1e9, 1):,.0f} GB" for what, size in plan.disk.items())
+    if on_cpu:
+        hours = "How long jobs take on a CPU is not estimated."
+        if timed:
+            hours = f"About {plan.gpu_hours:,.0f} hours on one core at the speed in plan.measured, without cold starts."
+        return f"""\
+Scale {config.scale} runs on a CPU: {runs}. Memory of the jobs with pretrained models, per process and in all:
+
+{table}
+
+Disk: {disk}. Toy models need no plan. {hours}"""
+    machine = config.hardware.processes
+    measured = f"; measured for {', '.join(stated.measured)}" if stated.measured else ""
+    return f"""\
+Scale {config.scale} on {stated.gpu} GPUs of {gpu.memory_gib:g} GiB:
+
+{table}
+
+In total {plan.gpu_hours:,.0f} GPU-hours, which keep {machine} GPU{"s" if machine > 1 else ""} busy for \
+{plan.gpu_hours / machine:,.0f} hours ({plan.gpu_hours / machine / 24:.1f} days). Disk: {disk}.
+
+Estimated for {gpu.tflops:g} TFLOPS and {gpu.bandwidth_gb_s:g} GB/s (published), of which training reaches \
+{gpu.training_mfu:.0%} and decoding {gpu.decoding_mbu:.0%} (assumed), {stated.decode_step_ms:g} ms per decoding step \
+besides (assumed), and responses of {response_tokens(config):g} tokens (assumed) where a model's config has no other \
+number{measured}."""
 
 
 def check_fits(plan: Plan) -> None:
@@ -207,11 +253,7 @@ def resources(config: StageConfig, stage: str) -> dict[str, Any]:
 
     `gpu` is the total over all nodes; `threads` and `mem_mb` (MB) are per node; `runtime` is the time limit in minutes.
     The others are only for jobs on several nodes: they give each node one task, and `mpi` leaves srun to the job's
-    command (distributed/launch.py).
-
-    Args:
-        config: the config of the job, with its model and, for `train` and `evaluate`, its method.
-        stage: model | pass_rates | train | evaluate | theory.
+    command (distributed/launch.py). `stage` is model, pass_rates, train, evaluate or theory.
     """
     hardware, plan, is_toy = config.hardware, config.plan, config.model.name in config.toy_models
     if stage == "model" or (hardware.device == "cpu" and is_toy):  # pretrained models are downloaded without a GPU
@@ -236,14 +278,15 @@ def resources(config: StageConfig, stage: str) -> dict[str, Any]:
     return needed | {"mpi": "srun", "tasks": nodes, "tasks_per_gpu": 0, "slurm_extra": on_each}
 
 
-def _runs(config: Config, experiments: Path, target: str | None) -> tuple[list[Run], list[Run]]:
+def _runs(config: Config, target: str | None) -> tuple[list[Run], list[Run]]:
     """The distinct runs to train, and the untrained models to evaluate, in a fixed order.
 
     They are those of `target` or, without a target, of the scale's `experiments` or of all experiments that are built
     by default. The target `field` consists only of claims, `controls` of experiments and claims.
     """
-    seeds, names = dict(config.seeds), (None if target else config.experiments) or known_experiments(experiments)
-    needed = [load_experiment(name, config.scale, seeds, experiments) for name in names]
+    seeds, experiments = dict(config.seeds), Path(config.experiments_folder)
+    names = (None if target else config.experiments) or known_experiments(experiments)
+    needed = [load_experiment(name, config.scale, seeds) for name in names]
     if target or config.experiments is None:
         needed = [experiment for experiment in needed if experiment.spec.target == target]
     if unknown := [run.model for experiment in needed for run in experiment.runs if run.model not in config.models]:
@@ -252,7 +295,7 @@ def _runs(config: Config, experiments: Path, target: str | None) -> tuple[list[R
             "list in `experiments` only those that do not"
         )
     if target in ("field", "controls") or (target is None and config.experiments is None):
-        needed += load_claims(config.scale, seeds, experiments, folder=target)
+        needed += load_claims(config.scale, seeds, folder=target)
     trained, evaluated = {}, {}
     for item in needed:
         runs = item.runs if isinstance(item, Experiment) else item.all_runs()

@@ -105,18 +105,20 @@ def open_sampler(
     *,
     model: "PreTrainedModel | None" = None,
     with_training: bool = False,
+    with_logp: bool = False,
 ) -> Iterator[Sampler]:
     """Context manager: the configured engine with the policy in `directory`, opened by its module; one per rank.
 
     `model` is the policy in training, from which the native engine samples instead of `directory`. `with_training`:
-    weights will be pushed, and the engine frees the GPU for training between calls. Raises UserError if the engine
-    cannot serve this model here.
+    weights will be pushed, and the engine frees the GPU for training between calls. `with_logp`: rollouts have the
+    engine's log p. Raises UserError if the engine cannot serve this model here.
     """
     from entropy_dynamics.distributed.precision import PRECISIONS  # imports torch
 
     module = import_module(f"entropy_dynamics.sampling.{config.engine.name}")
     engine = module.open_engine(config, directory, tokenizer, ranks=ranks, model=model, with_training=with_training)
     try:
+        engine.returns_logp |= with_logp
         sampler = engine if ranks.size == 1 else SharedSampler(engine, ranks)
         sampler.weights_dtype = PRECISIONS[config.engine.dtype]
         sampler.tolerance = config.engine.tolerance

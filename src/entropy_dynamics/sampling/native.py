@@ -59,7 +59,6 @@ def open_engine(
     )
     if model is not None:  # the policy itself
         sampler.precision = PRECISIONS[precision_on(ranks.device, config.training.precision)]
-    sampler.returns_logp |= with_training and config.training.engine_ratios
     return sampler
 
 

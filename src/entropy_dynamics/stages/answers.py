@@ -24,9 +24,7 @@ def answer(config: RunConfig, layout: Layout, method: str, seed: int, problem: s
 
     Weights are those that the method would give to the tokens if this group were a batch. `problem` is in the notation
     3,9,7,7=6, or in the words of the training problems. Returns the file in `folder`; see `results.token_samples`.
-
-    Raises UserError if there is no such policy, the scale's task is not Countdown, or `problem` is not one of its
-    problems.
+    Raises UserError if there is no such policy, or `problem` is not one of Countdown or of the scale.
     """
     rules, ranks = config.data.sets[TRAIN], Ranks()
     if not isinstance(rules, CountdownSet):

@@ -5,13 +5,14 @@ import pandas as pd
 
 from entropy_dynamics.config import TRAIN, StageConfig, settings_of
 from entropy_dynamics.distributed.ranks import Ranks
+from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.storage import check_model_directory, load_tokenizer
 from entropy_dynamics.results.files import write_json
 from entropy_dynamics.results.layout import FACTS, Layout
 from entropy_dynamics.results.provenance import provenance
 from entropy_dynamics.sampling import open_sampler, prompts_hash
 from entropy_dynamics.stages.common import check_inputs, check_replaceable, graded_samples, make_prompts, write_table
-from entropy_dynamics.stages.gate import check_gate, gate_record
+from entropy_dynamics.stages.gate import gate_record
 from entropy_dynamics.stages.shards import Shards
 from entropy_dynamics.tasks.files import load_problems
 
@@ -37,14 +38,15 @@ def measure_pass_rates(config: StageConfig, layout: Layout, seed: int = 0, ranks
     record = {"seed": seed, "config": settings_of("pass_rates", config), "prompts": prompts_hash(prompts)}
     record |= provenance([base / FACTS, layout.problems(TRAIN)])
     shards = Shards(layout.shards("pass_rates", f"seed{seed}"), ranks, record)
-    with open_sampler(config, directory, tokenizer, ranks) as sampler:
+    with open_sampler(config, directory, tokenizer, ranks, with_logp=True) as sampler:
         settings = {"samples": count, "temperature": config.sampling.temperature, "stream": f"pass rates/seed{seed}"}
-        sampler.returns_logp = True
         graded = graded_samples(config, tokenizer, problems, prompts, sampler, shards, **settings)
     gate = gate_record(config, seed, graded)
     if ranks.is_main:
         write_json(layout.gate(seed), gate)
-    check_gate(gate)
+    if gate["faults"]:
+        remedy = "change data.train, cold_start or sampling.max_new_tokens, or widen the bounds in gate"
+        raise UserError(f"no signal: {'; '.join(gate['faults'])}: {remedy}")
     correct = graded.groupby("problem_id", sort=False)["correct"].sum()
     correct = correct.reindex([problem.id for problem in problems])
     counts = {"correct": correct.fillna(0).astype(int), "samples": correct.notna() * count, "rate": correct / count}

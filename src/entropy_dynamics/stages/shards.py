@@ -14,10 +14,7 @@ from entropy_dynamics.sampling import PROMPTS_HELD, Prompt
 
 
 class Shards:
-    """Finished shards of a result: files in `root`/<fingerprint of the result's record>.
-
-    They are reused if its `record` (see `provenance`) is the same except for machine and commit.
-    """
+    """Finished shards, for results of the same `record` (see `provenance`) except for machine and commit."""
 
     def __init__(self, root: Path, ranks: Ranks, record: dict[str, Any]):
         made_from = {key: value for key, value in record.items() if key not in ("git", "hardware")}
@@ -26,10 +23,7 @@ class Shards:
         self.finished = set(ranks.on_main(lambda: [path.stem for path in self.folder.glob("*.parquet")]))
 
     def rows(self, prompts: Sequence[Prompt], make: Callable[[Sequence[Prompt]], pd.DataFrame]) -> pd.DataFrame:
-        """The rows of all `prompts`, PROMPTS_HELD at a time: read from a finished shard, or made and written.
-
-        Raises UserError if the file of a shard is damaged.
-        """
+        """The rows of all `prompts`, PROMPTS_HELD at a time: read from a finished shard, or made and written."""
         frames = []
         for start in range(0, len(prompts), PROMPTS_HELD):
             shard = prompts[start : start + PROMPTS_HELD]

@@ -37,12 +37,8 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
     """Train a model with a method and a seed, and evaluate the policy with the engine of the training run.
 
     The run's directory is written atomically. An interrupted run resumes from its last checkpoint with the same config
-    and inputs, if there is one.
-
-    Raises:
-        Unfinished: the time limit is near, or SIGURG was received. A checkpoint of the latest step has been saved.
-        UserError: a mistake in the config, a non-finite loss, an engine that disagrees with the trainer, or files that
-            another job has removed meanwhile.
+    and inputs, if there is one. Raises Unfinished if the time limit is near or SIGURG was received, and UserError for a
+    mistake, a non-finite loss, an engine that disagrees with the trainer, or files that another job has removed.
     """
     ranks = ranks or Ranks()
     if config.method.name == BASE:
@@ -83,7 +79,8 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
         # vLLM reserves its share of a GPU's memory at startup.
         shared = config.engine.in_trainer and ranks.mesh is None
         model = load_model(base).to(ranks.device) if shared else None
-        sampler = stack.enter_context(open_sampler(config, base, tokenizer, ranks, model=model, with_training=True))
+        engine = {"model": model, "with_training": True, "with_logp": config.training.engine_ratios}
+        sampler = stack.enter_context(open_sampler(config, base, tokenizer, ranks, **engine))
         sampler.sleep()  # frees memory for the trainer; the first push wakes it
         policy = load_trained_policy(base, config.training, ranks, model)
         with TemporaryDirectory() as trial:  # a policy that cannot be saved fails now, not after training

@@ -1,7 +1,4 @@
-"""Every key of a config: its type, bounds, choices and meaning. Defaults and their sources are in configs/base.yaml.
-
-The sections of tasks, methods and engines are defined next to their code; this package only looks them up.
-"""
+"""Every key of a config: its type, bounds, choices and meaning. Defaults and their sources are in configs/base.yaml."""
 
 from __future__ import annotations
 
@@ -39,10 +36,7 @@ class SeedsConfig(Section):
     @model_validator(mode="after")
     def _pilots_stay_apart(self) -> Self:
         if self.first < FIRST_PILOT_SEED + self.pilot and self.first + max(self.tables, self.extras) > FIRST_PILOT_SEED:
-            raise ValueError(
-                f"first is {self.first}; its seeds should be apart from the pilot seeds, {FIRST_PILOT_SEED} to "
-                f"{FIRST_PILOT_SEED + self.pilot - 1}"
-            )
+            raise ValueError(f"first is {self.first}; its seeds should not be pilots, {FIRST_PILOT_SEED} and above")
         return self
 
 
@@ -74,11 +68,7 @@ class Config(Section):
     plan: Annotated[PlanConfig, PER_MACHINE]
 
     def untrained(self, model: str, seed: int) -> int:
-        """The seed of the untrained model from which the run with this seed starts.
-
-        Every run seed has its own toy model or cold start; without a cold start, a pretrained model exists only once,
-        with seed 0.
-        """
+        """The seed of the untrained model from which the run with this seed starts; 0 for one that exists only once."""
         return seed if self.cold_start or model in self.toy_models else 0
 
     @model_validator(mode="after")
@@ -87,16 +77,9 @@ class Config(Section):
         if unsampled := set(self.data.evaluation) - set(self.evaluation.samples):
             raise ValueError(f"evaluation.samples has no {min(unsampled)!r}, a set of data.evaluation")
         if training.validation_set not in self.data.evaluation:
-            raise ValueError(
-                f"training.validation_set is {training.validation_set!r}; it should be one of data.evaluation: "
-                f"{', '.join(self.data.evaluation)}"
-            )
-        if self.hardware.runs_per_gpu > 1 and not self.engine.in_trainer:
-            raise ValueError(
-                f"hardware.runs_per_gpu is {self.hardware.runs_per_gpu}, but {self.engine.name} checks how much memory "
-                "of the whole GPU is free, and fails when another run takes or frees some: set it to 1, or engine.name "
-                "to native"
-            )
+            raise ValueError(f"training.validation_set is {training.validation_set!r}, no set of data.evaluation")
+        if self.hardware.runs_per_gpu > 1 and (self.hardware.processes > 1 or not self.engine.in_trainer):
+            raise ValueError("hardware.runs_per_gpu above 1 needs engine.name=native and at most one rank")
         if ranks is not None:
             training.check_divisible(ranks)
             return self
@@ -144,10 +127,7 @@ class RunConfig(StageConfig):
     @model_validator(mode="after")
     def _advantages_are_of_one_kind(self) -> Self:
         if self.training.advantage == "gae" and self.method.params.overrides("advantages"):
-            raise ValueError(
-                f"training.advantage is gae, but the method {self.method.name} has advantages of its own, which a "
-                "critic would replace; set training.advantage=group"
-            )
+            raise ValueError(f"training.advantage is gae, which would replace the advantages of {self.method.name}")
         return self
 
 

@@ -24,8 +24,6 @@ class HardwareConfig(Section):
     def _divides(self) -> Self:
         if self.nodes > 1 and (self.ranks is None or self.ranks % self.nodes):
             raise ValueError(f"ranks is {self.ranks}; it should be a multiple of nodes = {self.nodes}")
-        if self.runs_per_gpu > 1 and self.processes > 1:
-            raise ValueError(f"runs_per_gpu is {self.runs_per_gpu}, but runs with ranks = {self.ranks} need whole GPUs")
         return self
 
     @property

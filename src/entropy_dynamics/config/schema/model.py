@@ -34,16 +34,6 @@ class Shape(Section):
     intermediate_size: PositiveInt
     tied_embeddings: bool
 
-    @property
-    def qkv_bias(self) -> bool:
-        """Whether the projections of q, k and v have biases."""
-        return self.architecture == "qwen2"
-
-    @property
-    def qk_norm(self) -> bool:
-        """Whether q and k of each head pass through an RMSNorm."""
-        return self.architecture == "qwen3"
-
 
 class ToyModelConfig(Shape):
     """A toy model: the architecture of the paper's model at 0.1 to 1 M parameters, warm-started from random weights."""

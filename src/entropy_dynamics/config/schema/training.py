@@ -120,11 +120,7 @@ class TrainingConfig(Section):
     @model_validator(mode="after")
     def _one_correction(self) -> Self:
         if self.importance_truncation is not None and self.engine_ratios:
-            key = f"staleness={self.staleness}" if self.staleness else "old_logp=engine"
-            raise ValueError(
-                f"importance_truncation corrects ratios to the trainer's log p; with {key} they are to the engine's, "
-                "so it should be null"
-            )
+            raise ValueError("importance_truncation should be null where ratios are to the engine's log p already")
         return self
 
     def check_divisible(self, ranks: int) -> None:
@@ -132,10 +128,7 @@ class TrainingConfig(Section):
         smallest, larger = divmod(self.prompts_per_step, self.updates_per_batch)
         rollouts = {size * self.group_size for size in ({smallest, smallest + 1} if larger else {smallest})}
         if any(count % ranks for count in rollouts):
-            raise ValueError(
-                f"an update of {max(rollouts)} rollouts cannot be divided among {ranks} ranks evenly: change "
-                "training.group_size or training.prompts_per_step to make it a multiple of hardware.ranks"
-            )
+            raise ValueError(f"an update of {max(rollouts)} rollouts cannot be divided among {ranks} ranks evenly")
 
 
 class MethodConfig(Section):
