@@ -97,7 +97,7 @@ def test_seeds(refused, seed):
     [
         (("trian",), "unknown command 'trian'; did you mean 'train'?"),
         (("plan", "--target", "method"), "unknown value of --target, 'method'; did you mean 'methods'?"),
-        (("--verzion",), "unrecognized arguments: --verzion"),
+        (("--verzion",), "unrecognized arguments: --verzion; did you mean '--version'?"),
         (("train",), "the following arguments are required: --model, --method, --seed"),
         (("config", *RUN, "--set"), "argument --set: expected one argument"),
         (("config", "--model", "clip_v", "--method", "qwen3-4b-base"), "unknown model 'clip_v'"),

@@ -267,23 +267,41 @@ def test_globals_are_left_alone(served, prompts, monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "max_tokens", "message"),
     [
-        ({"kv_cache_gib": 100_000.0}, 100, ""),
-        ({"kv_cache_gib": 1e-6}, 100, ""),
-        ({}, 100_000, r"max_model_len \(100000\)"),
+        ({"kv_cache_gib": 100_000.0}, 100, r"out of memory: set or lower engine\.kv_cache_gib"),
+        ({"kv_cache_gib": 1e-6}, 100, r"too small for one sequence: raise engine\.kv_cache_gib"),
+        ({}, 100_000, r"cannot serve .*max_model_len \(100000\)"),
     ],
 )
-def test_an_engine_that_cannot_start_names_the_keys_of_its_memory(served, changes, max_tokens, message):
+def test_an_engine_that_cannot_start_names_the_key(served, changes, max_tokens, message):
     one = served()
-    with pytest.raises(UserError, match=rf"cannot serve .*{message}.*engine\.kv_cache_gib") as caught:
+    with pytest.raises(UserError, match=message) as caught:
         VLLMSampler(one.directory, config=engine_config(**changes), end_tokens=[1], max_tokens=max_tokens, batch_size=2)
     assert "\n" not in str(caught.value)
 
 
-def test_bad_input(tied, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB."), r"engine\.gpu_memory_utilization"),
+        (RuntimeError("The server socket has failed to bind: EADDRINUSE"), "a port or the GPU is taken"),
+    ],
+)
+def test_a_fault_of_the_machine_is_one_line(tied, prompts, monkeypatch, error, message):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(tied.engine._llm, "generate", fail)
+    with pytest.raises(UserError, match=message):
+        sample(tied.engine, prompts)
+
+
+def test_bad_input(tied, prompts, tmp_path, monkeypatch):
+    with pytest.raises(UserError, match=r"p4: a prompt of 160 tokens and a response of up to 91 are more than the 250"):
+        sample(tied.engine, prompts, max_new_tokens=91)
     with pytest.raises(UserError, match="no model in"):
         VLLMSampler(tmp_path, config=engine_config(), end_tokens=[1], max_tokens=9, batch_size=1)
     monkeypatch.setitem(__import__("sys").modules, "vllm", None)
-    with pytest.raises(ModuleNotFoundError, match="vllm"):
+    with pytest.raises(UserError, match="vLLM is not installed"):
         VLLMSampler(tied.directory, config=engine_config(), end_tokens=[1], max_tokens=9, batch_size=1)
 
 

@@ -19,7 +19,7 @@ from typing import NoReturn, TypeVar
 
 from entropy_dynamics.distributed.attempts import begin_attempt, end_early
 from entropy_dynamics.distributed.launch import STARTER, end_with_parent, launched
-from entropy_dynamics.errors import Unfinished, UserError, nearest
+from entropy_dynamics.errors import Unfinished, UserError, closest, nearest
 
 EXTRAS = {  # extra of this project -> packages that come with it
     "harness": "transformers snakemake datasets safetensors jinja2 markupsafe filelock tabulate tqdm",
@@ -63,15 +63,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     by the same command; 130 after Ctrl-C; 141 if nobody reads its output to the end.
     """
     try:
-        parser = _parser()
-        options = parser.parse_args(arguments)
+        options = _options(arguments)
         if options.version:
             from importlib.metadata import version
 
             print(f"entropy-dynamics {version('entropy-dynamics')}")
             return 0
         if "command" not in options:
-            parser.print_help()
+            options.parser.print_help()
             return 0
         options.arguments = sys.argv[1:] if arguments is None else list(arguments)
         if launched():
@@ -137,14 +136,26 @@ class _Parser(argparse.ArgumentParser):
         raise UserError(message)
 
 
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    options, unknown = _parser().parse_known_args(arguments)
+    if unknown:
+        known = re.findall(r"--([\w-]+)", options.parser.format_usage())
+        option = re.fullmatch("--([^=]+).*", unknown[0], re.DOTALL)
+        meant = closest(option[1], known) if option else None
+        hint = f"; did you mean '--{meant}'?" if meant else ""
+        raise UserError(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+    return options
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="entropy-dynamics", description=__doc__.split("\n")[0])
+    parser.set_defaults(parser=parser)
     parser.add_argument("--version", action="store_true", help="print the version")
     stages = parser.add_subparsers(title="commands", metavar="COMMAND")
 
     def command(name: str, about: str) -> argparse.ArgumentParser:
         sub = stages.add_parser(name, help=about, description=about)
-        sub.set_defaults(command=name.replace("-", "_"))
+        sub.set_defaults(command=name.replace("-", "_"), parser=sub)
         return sub
 
     def stage(name: str, about: str, *needs: str) -> argparse.ArgumentParser:

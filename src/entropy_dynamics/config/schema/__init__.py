@@ -77,7 +77,7 @@ class Config(Section):
         if unsampled := set(self.data.evaluation) - set(self.evaluation.samples):
             raise ValueError(f"evaluation.samples has no {min(unsampled)!r}, a set of data.evaluation")
         if training.validation_set not in self.data.evaluation:
-            raise ValueError(f"training.validation_set is {training.validation_set!r}, no set of data.evaluation")
+            raise ValueError(f"training.validation_set should be one of {', '.join(self.data.evaluation)}")
         if self.hardware.runs_per_gpu > 1 and (self.hardware.processes > 1 or not self.engine.in_trainer):
             raise ValueError("hardware.runs_per_gpu above 1 needs engine.name=native and at most one rank")
         if ranks is not None:
@@ -127,7 +127,7 @@ class RunConfig(StageConfig):
     @model_validator(mode="after")
     def _advantages_are_of_one_kind(self) -> Self:
         if self.training.advantage == "gae" and self.method.params.overrides("advantages"):
-            raise ValueError(f"training.advantage is gae, which would replace the advantages of {self.method.name}")
+            raise ValueError(f"training.advantage should be group: {self.method.name} has advantages of its own")
         return self
 
 

@@ -128,7 +128,10 @@ class TrainingConfig(Section):
         smallest, larger = divmod(self.prompts_per_step, self.updates_per_batch)
         rollouts = {size * self.group_size for size in ({smallest, smallest + 1} if larger else {smallest})}
         if any(count % ranks for count in rollouts):
-            raise ValueError(f"an update of {max(rollouts)} rollouts cannot be divided among {ranks} ranks evenly")
+            raise ValueError(
+                f"an update has {max(rollouts)} rollouts; it should be a multiple of hardware.ranks = {ranks}: "
+                "change training.group_size or training.prompts_per_step"
+            )
 
 
 class MethodConfig(Section):
