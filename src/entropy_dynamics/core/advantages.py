@@ -41,8 +41,7 @@ def gae(
 
     t + 1 is the next response token: prompts, padding on either side and gaps inside a response are skipped. After the
     last response token, V and A are 0. Positions outside the mask are ignored. Returns (advantages, returns), in the
-    dtype of `values`, 0 outside the mask; advantages are not whitened. Raises ValueError if `rewards`, `values` and
-    `mask` do not have the same shape [batch, token].
+    dtype of `values`, 0 outside the mask; advantages are not whitened.
 
     Args:
         rewards: rho per token; a reward for the whole response goes to its last token, with 0 at the others.
@@ -50,9 +49,6 @@ def gae(
         gamma: discount factor.
         lam: GAE's lambda; 1 gives A_t = (discounted future reward) - V_t.
     """
-    if not (rewards.ndim == 2 and rewards.shape == values.shape == mask.shape):
-        shapes = ", ".join(str(tuple(x.shape)) for x in (rewards, values, mask))
-        raise ValueError(f"rewards, values and mask must all be [batch, token], not {shapes}")
     response = mask.bool()
     advantages = torch.zeros_like(values)
     next_value = values.new_zeros(len(values))

@@ -22,7 +22,7 @@ def token_divisors(
     """Loss divisor of each row's tokens: the loss of an update is sum(token loss * weights / divisors).
 
     Divisors are at least 1. A group or sequence in which no token counts still counts in the mean over groups or
-    sequences. Raises ValueError for an unknown scope or denominator.
+    sequences.
 
     Args:
         weights: a method's token weights, 0 = dropped. All rows of an update, not only of a micro-batch.
@@ -32,8 +32,6 @@ def token_divisors(
         denominator: the tokens that a token mean counts: `kept`, the response tokens with a weight above 0 (as in the
             released Clip_B and Clip_V), or `all` response tokens.
     """
-    if denominator not in ("kept", "all"):
-        raise ValueError(f"denominator is {denominator!r}; it should be 'kept' or 'all'")
     response = mask.bool()
     per_row = (response & (weights > 0) if denominator == "kept" else response).sum(-1)
     match scope:
@@ -44,8 +42,6 @@ def token_divisors(
             divisors = len(grouping.sizes) * grouping.reduce(per_row, "sum").clamp_min(1)[grouping.of]
         case "per_sequence":
             divisors = len(per_row) * per_row.clamp_min(1)
-        case _:
-            raise ValueError(f"scope is {scope!r}; it should be 'global_token', 'per_group' or 'per_sequence'")
     return divisors[:, None].float()
 
 

@@ -187,17 +187,14 @@ def _sums_of_hidden(
 
     A product fused with the sums is no faster for large heads on an H100: docs/gpu.md.
     """
-    height, width = tiles.projection_tile(hidden, len(weight))
     sums = torch.zeros(1, 5, len(hidden), device=hidden.device)
     sums[:, 0] = torch.finfo(torch.float32).min
     z_token = torch.empty(len(hidden), device=hidden.device)
-    for columns in tiles.slices(len(weight), width):
-        for rows in tiles.slices(len(hidden), height):
-            logits = tiles.product(hidden[rows], weight[columns].T)
-            sums[..., rows] = _merge(torch.cat((sums[..., rows], sums_of_logits(logits, temperature))), temperature)
-            place, inside = tiles.place(tokens[rows], columns)
-            z_token[rows] = torch.where(inside, logits.gather(-1, place[:, None]).squeeze(-1), z_token[rows])
-            del logits  # before the next tile is allocated
+    for rows, columns, logits in tiles.logits(hidden, weight):
+        sums[..., rows] = _merge(torch.cat((sums[..., rows], sums_of_logits(logits, temperature))), temperature)
+        place, inside = tiles.place(tokens[rows], columns)
+        z_token[rows] = torch.where(inside, logits.gather(-1, place[:, None]).squeeze(-1), z_token[rows])
+        del logits  # before the next tile is allocated
     return sums, z_token
 
 

@@ -16,6 +16,7 @@ from entropy_dynamics.config.schema.training import TrainingConfig
 from entropy_dynamics.core.advantages import group_advantages
 from entropy_dynamics.core.groups import Grouping
 from entropy_dynamics.core.metrics import change_metrics, entropy_metrics, lens_metrics
+from entropy_dynamics.core.objective import importance_ratio
 from entropy_dynamics.core.shapes import PerToken, TokenStats
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.distributed.time_limit import TimeLimit
@@ -30,7 +31,7 @@ from entropy_dynamics.training.first_order import NOT_MEASURED, FirstOrderChange
 from entropy_dynamics.training.optimizer import Trained, clip_and_step, steps_taken
 from entropy_dynamics.training.policy import Policy
 from entropy_dynamics.training.progress import Progress
-from entropy_dynamics.training.rewards import REWARDS, grades_of, random_rewards
+from entropy_dynamics.training.rewards import REWARDS, grades_of
 from entropy_dynamics.training.update import PolicyUpdate, Scored
 
 Row = dict[str, float]
@@ -152,7 +153,9 @@ class Trainer:
             changed = dict.fromkeys(CHANGE, math.nan)
             if measured:
                 changed = change_metrics(scored.stats, self.update.statistics(batch), batch.mask)
-            ratio = self.update.off_policy_ratio(batch, scored.stats)
+            ratio = None  # to the engine's p', which may be stale
+            if config.engine_ratios:
+                ratio = importance_ratio(scored.stats.logp, batch.engine_logp, batch.mask)
             row = {
                 "step": step,
                 **validation,
@@ -253,8 +256,8 @@ class Trainer:
 
     def rewards(self, grades: Sequence[Grade], step: int) -> list[float]:
         """The reward of every rollout of a step."""
-        if self.reward is None:
-            return random_rewards(self.seed, step, len(grades))
+        if self.reward is None:  # 0 or 1 with equal probability: a control in which there is nothing to learn
+            return np.random.default_rng([self.seed, step, 1]).integers(2, size=len(grades)).astype(float).tolist()
         return [self.reward(grade) for grade in grades]
 
     def batch_of_step(self, step: int) -> tuple[list[Prompt], list[Rollout]]:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from itertools import accumulate, takewhile
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from entropy_dynamics.config.schema.training import TrainingConfig
-from entropy_dynamics.core.objective import effective_advantages, importance_ratio, weighted_sum
+from entropy_dynamics.core.objective import effective_advantages, weighted_sum
 from entropy_dynamics.core.shapes import PerToken, Rows, TokenStats
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.distributed.sharding import release
@@ -32,8 +32,6 @@ class Scored:
     """Statistics of all rows, the same on every rank; detached."""
     graphs: tuple[MicroBatch, ...] = ()
     """This rank's micro-batches whose autograd graphs are kept for the update."""
-    kept: Bool[Tensor, " batch"] | None = None
-    """Whether each row is in such a micro-batch of some rank; None if there are none."""
 
 
 @dataclass(frozen=True)
@@ -84,22 +82,12 @@ class PolicyUpdate:
         release(self.policy)
         graphs = tuple((part, self._stats(batch, part)) for part in micro_batches[first_kept:])
         detached += [(part, stats.map(Tensor.detach)) for part, stats in graphs]
-        in_graph = torch.zeros(len(batch), device=rows.device)
-        for part, _ in graphs:
-            in_graph[part] = 1
-        kept = self.ranks.sum(in_graph) > 0 if graphs else None
-        return Scored(self._gather(batch, detached), graphs, kept)
+        return Scored(self._gather(batch, detached), graphs)
 
     def sampled_logp(self, batch: RolloutBatch, scored: Scored | None) -> PerToken:
         """log p_old of all rows, nats: from the engine, or from the trainer before the first update
         (`training.old_logp`)."""
         return batch.engine_logp if self.config.engine_ratios else scored.stats.logp
-
-    def off_policy_ratio(self, batch: RolloutBatch, stats: TokenStats) -> PerToken | None:
-        """p / p' with the engine's p', which may be stale; None where ratios are to the policy of `stats` itself."""
-        if not self.config.engine_ratios:
-            return None
-        return importance_ratio(stats.logp, batch.engine_logp, batch.mask)
 
     @torch.no_grad()
     def statistics(self, batch: RolloutBatch, rows: Rows | None = None) -> TokenStats:
@@ -171,8 +159,12 @@ class PolicyUpdate:
         At the `first` update on a batch, ratios are exactly 1, unless p_old is the engine's. They are not computed from
         stored log p, which equals the new one only up to rounding.
         """
-        graphs = scored.graphs if scored else ()
-        remaining = rows[~scored.kept[rows]] if graphs else rows
+        graphs, remaining = scored.graphs if scored else (), rows
+        if graphs:
+            in_graph = torch.zeros(len(batch), device=rows.device)
+            for part, _ in graphs:
+                in_graph[part] = 1
+            remaining = rows[self.ranks.sum(in_graph)[rows] == 0]
         remaining, constant = self._by_gradient(batch, remaining, advantages, decision.weights, int(not graphs))
         micro_batches = [*graphs, *((part, None) for part in self._micro_batches(batch, remaining))]
         effective, detached = torch.zeros_like(decision.weights), []
