@@ -89,8 +89,7 @@ def effective_advantages(
 ) -> PerToken:
     """Coefficient of each token's grad log p in the descent step of a loss: -(dloss/dlogp - L dloss/dH), by autograd.
 
-    It contains everything that a method changes: rewards, advantages, weights, ratios, divisors and loss terms. For
-    strictly on-policy GRPO it is A / (number of tokens).
+    For strictly on-policy GRPO it is A / (number of tokens).
 
     A loss term in the entropy contributes through L = log p + H: as grad H is the mean of -L grad log p over tokens
     drawn from the policy, the sum over sampled tokens is an unbiased estimate. A loss term in the log p of the most
@@ -98,9 +97,8 @@ def effective_advantages(
     Both require a derivative that does not depend on the sampled token; SimKO's contains the advantage of the sampled
     token, so its coefficient is an approximation.
 
-    `loss_of` is the loss as a function of `logp` (of the sampled tokens), `entropy` (of the distributions they were
-    sampled from) and, if given, `top_logp` (of the most likely tokens of these), nats. It is differentiated at their
-    values, outside their graphs.
+    `loss_of` is the loss as a function of `logp`, `entropy` and, if given, `top_logp`, nats. It is differentiated at
+    their values, outside their graphs.
     """
     values = [logp, entropy, *([] if top_logp is None else [top_logp])]
     with torch.enable_grad():

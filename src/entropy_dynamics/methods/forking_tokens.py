@@ -36,6 +36,5 @@ class ForkingTokens(Method):
         tokens = int(response.sum())
         if tokens == 0:
             return mask.float()
-        below = tokens - math.ceil(self.keep_fraction * tokens)
-        threshold = entropy[response].kthvalue(below + 1).values
+        threshold = entropy[response].topk(math.ceil(self.keep_fraction * tokens)).values[-1]
         return mask.float() * (response & (entropy >= threshold))

@@ -40,11 +40,6 @@ class Unlikeliness(Method):
 
 def ranks_in_groups(values: PerRollout, groups: Groups) -> tuple[Int[Tensor, " batch"], Int[Tensor, " batch"]]:
     """Rank of each value within its group (0 = smallest; ties in order of appearance), and the group's size."""
-    grouping = Grouping.by(groups)
-    group, sizes = grouping.of, grouping.sizes
-    order = values.argsort(stable=True)
-    order = order[group[order].argsort(stable=True)]  # by group and, inside a group, by value
-    start = sizes.cumsum(0) - sizes
-    ranks = torch.empty_like(order)
-    ranks[order] = torch.arange(len(order), device=order.device) - start[group[order]]
-    return ranks, sizes[group]
+    rank = values.argsort(stable=True).argsort()  # in the batch
+    same_group = groups[:, None] == groups
+    return (same_group & (rank < rank[:, None])).sum(-1), same_group.sum(-1)

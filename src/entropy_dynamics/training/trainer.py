@@ -26,7 +26,7 @@ from entropy_dynamics.sampling import Prompt, Rollout, Sampler, sample_seed
 from entropy_dynamics.tasks import Grade
 from entropy_dynamics.training.batch import RolloutBatch
 from entropy_dynamics.training.checkpoints import Checkpoints, checkpoint_bytes
-from entropy_dynamics.training.critic import CriticGAE, Estimate
+from entropy_dynamics.training.critic import CriticGAE
 from entropy_dynamics.training.first_order import NOT_MEASURED, FirstOrderChange
 from entropy_dynamics.training.optimizer import Trained, clip_and_step, steps_taken
 from entropy_dynamics.training.policy import Policy
@@ -64,22 +64,17 @@ class Trainer:
     validate: Callable[[], Row] | None = None
     """Returns the metrics `VALIDATION` of the current policy; called every `validation_every` steps."""
     keep: Callable[..., None] | None = None
-    """Called after each step's updates with its number, rollouts, grades, batch, statistics, advantages and weights, to
-    write samples for inspection (`stages.token_samples`)."""
+    """Called after each step's updates with its number, rollouts, grades, batch, statistics, advantages and weights."""
     ranks: Ranks | None = None
     """None: a single process."""
 
     def __post_init__(self) -> None:
         config = self.config
-        if config.prompts_per_step > len(self.prompts):
+        if not config.updates_per_batch <= config.prompts_per_step <= len(self.prompts):
             raise UserError(
-                f"training.prompts_per_step is {config.prompts_per_step}, but only {len(self.prompts)} training "
-                "problems are left: lower it, or widen pass_rates.low and pass_rates.high"
-            )
-        if config.updates_per_batch > config.prompts_per_step:
-            raise UserError(
-                f"training.updates_per_batch is {config.updates_per_batch}, but a step has only "
-                f"{config.prompts_per_step} prompts to divide among its updates"
+                f"training.prompts_per_step is {config.prompts_per_step}; it should be at least updates_per_batch "
+                f"({config.updates_per_batch}) and at most the number of training problems left ({len(self.prompts)}), "
+                "which pass_rates.low and pass_rates.high decide"
             )
         self.ranks = self.ranks or Ranks()
         self.reward = REWARDS.get(config.reward)  # None: random
@@ -129,7 +124,11 @@ class Trainer:
                 sampled = self.update.sampled_logp(batch, scored)
                 mean_logp = (sampled * batch.mask).sum(-1) / batch.response_lengths
                 shaped = method.shape_rewards(rewards, batch.groups, mean_logp)
-            advantages, estimate = self.advantages(batch, shaped)
+            if self.critic is None:
+                advantages = method.advantages(shaped, batch.groups)[:, None].expand(batch.mask.shape)
+            else:
+                estimate = self.critic.estimate(batch, shaped)
+                advantages = estimate.advantages
             if scored is None and method.needs_scores(config.updates_per_batch):
                 scored = self.update.score(batch, advantages)
         with clock("update"):
@@ -240,13 +239,6 @@ class Trainer:
         critic = {} if self.critic is None else {"critic": (self.critic.critic, self.critic.optimizer)}
         return {"policy": (self.policy, self.optimizer), **critic}
 
-    def advantages(self, batch: RolloutBatch, rewards: Tensor) -> tuple[PerToken, Estimate | None]:
-        """Advantages of all response tokens, from the method or from the critic's estimate."""
-        if self.critic is None:
-            return self.method.advantages(rewards, batch.groups)[:, None].expand(batch.mask.shape), None
-        estimate = self.critic.estimate(batch, rewards)
-        return estimate.advantages, estimate
-
     def push(self) -> None:
         """Send the policy's weights to the engine, after freeing the memory of the last update."""
         for _, optimizer in self.trained().values():
@@ -263,7 +255,7 @@ class Trainer:
     def batch_of_step(self, step: int) -> tuple[list[Prompt], list[Rollout]]:
         """The prompts of a step and their rollouts, sampled `staleness` steps ago (0: now).
 
-        Samples the rollouts for the step that is `staleness` steps ahead; at the first step, for all steps up to it.
+        Samples for the step that is `staleness` steps ahead; at the first step, for all steps up to it.
         """
         last = max(step, min(step + self.config.staleness, self.config.steps - 1))
         self.ahead += [self.sample(later) for later in range(step + len(self.ahead), last + 1)]
@@ -314,9 +306,8 @@ def engine_agreement(
 ) -> dict[str, float]:
     """Difference between the engine's and the trainer's log p of the sampled tokens, nats.
 
-    The rollouts were sampled with the weights pushed last, so this verifies the push on every token, before the policy
-    is updated. `engine_kl`, the mean of log p(engine) - log p(trainer), estimates KL(engine || trainer). Raises
-    EngineMismatchError if the mean absolute difference is above `tolerance` (`engine.tolerance`).
+    It verifies the push of the weights on every token. `engine_kl`, the mean of log p(engine) - log p(trainer),
+    estimates KL(engine || trainer). Raises EngineMismatchError if the mean absolute difference is above `tolerance`.
     """
     difference = (engine_logp - trainer_logp).double()
     mean, largest = difference.abs().mean().item(), difference.abs().max().item()

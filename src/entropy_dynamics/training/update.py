@@ -1,7 +1,4 @@
-"""Score, decide, backward: the per-token part of a training step (`Trainer.step`).
-
-Statistics, decisions and gradients are immutable results, each of one call.
-"""
+"""Score, decide, backward: the per-token part of a training step (`Trainer.step`)."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -85,8 +82,7 @@ class PolicyUpdate:
         return Scored(self._gather(batch, detached), graphs)
 
     def sampled_logp(self, batch: RolloutBatch, scored: Scored | None) -> PerToken:
-        """log p_old of all rows, nats: from the engine, or from the trainer before the first update
-        (`training.old_logp`)."""
+        """log p_old of all rows, nats: from the engine, or from the trainer before the first update."""
         return batch.engine_logp if self.config.engine_ratios else scored.stats.logp
 
     @torch.no_grad()
@@ -122,8 +118,8 @@ class PolicyUpdate:
     ) -> Decision:
         """Weights, coefficients and divisors of the update on `rows`; `scored` is None in a fused update.
 
-        The weights and coefficients of `earlier`, the decision for the batch's previous update, are reused unless the
-        method decides before each update (`Method.per_update`).
+        Those of `earlier`, the decision for the batch's previous update, are reused unless the method decides before
+        each update (`Method.per_update`).
         """
         if scored is None:
             weights, coefficients = batch.mask.float(), None
@@ -154,10 +150,8 @@ class PolicyUpdate:
         """Compute the gradient of the loss of `rows`.
 
         Rows with a constant loss (no token has both a weight and an advantage) get a backward pass only if their graph
-        is kept anyway. In a fused update `scored` is None, and its own forward passes give the statistics of all rows.
-
-        At the `first` update on a batch, ratios are exactly 1, unless p_old is the engine's. They are not computed from
-        stored log p, which equals the new one only up to rounding.
+        is kept anyway. At the `first` update on a batch, ratios are exactly 1, unless p_old is the engine's: stored
+        log p equals the new one only up to rounding.
         """
         graphs, remaining = scored.graphs if scored else (), rows
         if graphs:
@@ -216,9 +210,8 @@ class PolicyUpdate:
     ) -> tuple[Rows, Rows]:
         """Split `rows` into rows that need a backward pass and rows with a constant loss.
 
-        The first part is padded with constant rows to a multiple of the number of ranks, so that all ranks run the same
-        number of passes, and to at least `least` rows: an optimizer step with a gradient of 0 still moves the
-        parameters.
+        The first part is padded with constant rows to a multiple of the number of ranks, which run equally many passes,
+        and to at least `least` rows: an optimizer step with a gradient of 0 still moves the parameters.
         """
         acting = weights[rows] != 0
         if not self.method.acts_without_advantage:
@@ -231,8 +224,7 @@ class PolicyUpdate:
         """Number of last micro-batches that keep their graph: as many as fit, but at least one.
 
         That one costs no extra memory, as the backward pass starts with it. With several updates per batch none is
-        kept, as the first update is on some of the rows only. Under FSDP a graph is kept only if it is the only one, as
-        each forward pass must be followed by its backward pass.
+        kept, as the first is on some rows only; under FSDP only if it is alone, as its backward pass must come next.
         """
         limit = self.config.single_forward_tokens
         if self.config.updates_per_batch > 1:
