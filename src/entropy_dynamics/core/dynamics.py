@@ -1,8 +1,7 @@
 """First-order entropy dynamics of a softmax policy (paper, Sections 3.1-3.2, Appendices A, C and D).
 
 Conventions: `p` holds probabilities (sum 1, zeros allowed) along its last axis; entropies are in nats; results have the
-dtype of `p`. "First order" means that the remainder is quadratic in the step. These functions take full distributions;
-the training loop computes S* and E[S] with `token_stats` and uses only `batch_entropy_change` from this module.
+dtype of `p`. The training loop computes S* and E[S] with `token_stats` and uses only `batch_entropy_change`.
 """
 
 import torch

@@ -65,10 +65,9 @@ def clipped_loss(
 
         loss = max(-A r, -A clip(r, 1 - clip_low, 1 + clip_high)),   for A < 0 at most -A dual_clip
 
-    Strictly on-policy (`logp_old = logp.detach()`) r is exactly 1 and the gradient is -A grad logp. `logp`, of the
-    sampled tokens under the policy being trained, nats, carries the gradient; `logp_old`, under the policy that sampled
-    them, is always detached. Outside the mask the result is arbitrary and has no gradient. A `dual_clip` is at least 1;
-    `inf` turns it off.
+    `logp`, of the sampled tokens under the policy being trained, nats, carries the gradient; `logp_old`, under the
+    policy that sampled them, is always detached. Outside the mask the result is arbitrary and has no gradient. A
+    `dual_clip` is at least 1; `inf` turns it off.
     """
     ratio = importance_ratio(logp, logp_old, mask)
     loss = torch.maximum(-advantages * ratio, -advantages * ratio.clamp(1 - clip_low, 1 + clip_high))

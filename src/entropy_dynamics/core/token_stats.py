@@ -21,6 +21,7 @@ import os
 import subprocess
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -86,7 +87,8 @@ def token_stats(
             proxy = torch.where(logp >= threshold, (logp - log_mass).clamp_max(0), -torch.inf)
         proxy_logp = proxy.reshape(tokens.shape)
     top_logp = top_logp.reshape(*tokens.shape, top) if top else None
-    return TokenStats(*(column.reshape(tokens.shape) for column in columns), top_logp, proxy_logp)
+    stats = TokenStats(*(column.reshape(tokens.shape) for column in columns))
+    return replace(stats, top_logp=top_logp, proxy_logp=proxy_logp)
 
 
 def _block_stats(logits: Float[Tensor, "rows vocab"], tokens: TokenPerRow, temperature: float) -> Columns:

@@ -4,8 +4,7 @@
                              g = beta_high (1 + clip_high)  if A > 0 and r > 1 + clip_high,
                              g = r                          else; for A < 0 at most -A dual_clip
 
-r = p / p_old, sg = stop gradient. The first case is tokens of wrong answers that have become unlikely; the sign of S*
-decides whether their gradient raises or lowers the entropy. Strictly on-policy it is the plain policy gradient.
+r = p / p_old, sg = stop gradient. Strictly on-policy it is the plain policy gradient.
 
 Source: Kwai-Klear/CE-GPPO (10558fe), verl/trainer/ppo/core_algos.py:531 (compute_gppo_loss_general_beta),
 verl/workers/actor/dp_actor.py:326-410 (positive_loss), recipe/dapo/7B_perf_run_gppo_v1_beta1_075_beta2_1_ours_math.sh.

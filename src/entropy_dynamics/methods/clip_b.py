@@ -1,7 +1,6 @@
 """Clip_B: batch-normalized entropy-discriminator clipping (paper, Algorithm 1, eq. 15).
 
-A token is an outlier if its S* is too many standard deviations away from the batch mean of S*. The mean and the
-standard deviation are over all response tokens of the batch, whatever their advantage.
+A token is an outlier if its S* is too many standard deviations from the mean, over all response tokens of the batch.
 """
 
 import math

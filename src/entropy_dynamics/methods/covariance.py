@@ -1,12 +1,10 @@
 """Clip-Cov and KL-Cov: restrain tokens with a high covariance of advantage and log probability (Cui et al. 2025).
 
-The covariance of log p and A over the batch drives the fall of the entropy, and a few tokens carry most of it:
+    cov_t = (A_t - mean A) (log p_t - mean log p),   means over all response tokens of the batch
 
-    cov_t = (A_t - mean A) (log p_t - mean log p),   means over all response tokens of the batch.
-
-Clip-Cov drops some of these tokens; KL-Cov penalizes how far they move from the policy that sampled them. In the
+Clip-Cov drops some of the tokens; KL-Cov penalizes how far they move from the policy that sampled them. In the
 official code, the means, the number of tokens and their selection are per micro-batch of a GPU; here they are over the
-batch of an update, so that they do not depend on how it was split.
+batch of an update.
 
 Source: PRIME-RL/Entropy-Mechanism-of-RL (8850579), verl/trainer/ppo/core_algos.py:426 (compute_policy_loss_kl_cov) and
 :469 (compute_policy_loss_clip_cov), recipe/dapo/7b_clip_cov.sh and 7b_kl_cov.sh.
@@ -29,8 +27,7 @@ Bound = Annotated[float, Field(allow_inf_nan=True)]
 class ClipCov(Method):
     """Drops tokens drawn uniformly among those with lb < cov < ub; the denominator stays all response tokens.
 
-    The official code draws only among tokens that PPO clipping does not affect. Here clipped tokens can be drawn too:
-    strictly on-policy there are none, and with the official clipping range of 1 there are few.
+    The official code draws only among tokens that PPO does not clip; here all can be drawn.
     """
 
     ratio: Share = 2e-4
@@ -54,17 +51,15 @@ class ClipCov(Method):
         candidates = ((cov > self.lb) & (cov < self.ub)).flatten().nonzero().squeeze(-1)
         count = max(math.floor(self.ratio * int(mask.sum())), 1)
         drawn = permutation(len(candidates), generator)[:count]
-        dropped = torch.zeros(mask.numel(), dtype=torch.bool, device=mask.device)
-        dropped[candidates[drawn.to(mask.device)]] = True
-        return torch.where(dropped.view(mask.shape), 0.0, mask.float())
+        weights = mask.float().flatten().index_fill(0, candidates[drawn.to(mask.device)], 0.0)
+        return weights.view(mask.shape)
 
 
 @method("kl_cov")
 class KLCov(Method):
     """Adds beta |log p - log p_old| to the loss of the tokens with the largest cov; every token keeps its weight.
 
-    Intended for a loss without PPO clipping, -A r (see its config). At log p = log p_old the term has no gradient, so
-    KL-Cov differs from the plain policy gradient only with several updates per batch.
+    Intended for a loss without PPO clipping, -A r (see its config).
     """
 
     frac: Share = 2e-3

@@ -54,8 +54,7 @@ class EntrocraftAuthors(Entrocraft):
     """The released code: outside the band the advantages are replaced; every token keeps its weight.
 
     Above the band A = 1 for correct rollouts and 0 for the others (RAFT++); below it A = -1 for wrong rollouts and 0
-    for the others (NSR), also in groups of equal rewards. Correct means a reward above 0 or, if advantages are computed
-    elsewhere, A > 0.
+    for the others (NSR). Correct means a reward above 0 or, if advantages are computed elsewhere, A > 0.
     """
 
     denominator: Denominator = "all"

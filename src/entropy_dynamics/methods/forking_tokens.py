@@ -2,8 +2,7 @@
 
     keep H_t >= tau,   tau the ceil(keep_fraction N)-th highest entropy among the batch's N response tokens.
 
-tau is computed over the whole batch of an update, with tokens of positive, negative and zero advantage together; the
-official code keeps the same number of tokens in each micro-batch of a GPU.
+tau is computed over the whole batch of an update, whatever A; in the official code, over a micro-batch of a GPU.
 
 Source: Shenzhi-Wang/Beyond-the-80-20-Rule-RLVR (6f5dda6), verl/trainer/ppo/core_algos.py:53
 (get_global_entropy_top_mask) and :1004,

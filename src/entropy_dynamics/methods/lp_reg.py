@@ -4,9 +4,8 @@
     loss = -A r + beta k3,   k3 = e^d - d - 1,  d = log q - log p,
 
 for the least likely `share` of the tokens with A < 0, if log p < log q; all other tokens have PPO's loss. k3, capped at
-10, estimates KL(p, q). Strictly on-policy d = -log M for a token that q keeps, so that the penalty adds
-beta (1 - 1/M) to the derivative of the loss with respect to log p. Tokens that q drops keep PPO's loss. M needs a
-second pass over the vocabulary (`token_stats`, min_p).
+10, estimates KL(p, q). Strictly on-policy, the penalty adds beta (1 - 1/M) to the derivative of the loss with respect
+to log p. M needs a second pass over the vocabulary (`token_stats`, min_p).
 
 The official code ranks the tokens of a micro-batch under the policy at each update, and ties none if the share amounts
 to fewer than two tokens; here the ranking is over the whole batch, under the policy before the first update on it.

@@ -2,11 +2,8 @@
 
     A' = A - zeta |A| L,   L = log p - E[log p] = log p + H,   set to 0 where the sign would flip
 
-that is, A (1 - zeta L) for A > 0 and A (1 + zeta L) for A < 0. As S* = p L, zeta > 0 pushes the entropy up in all four
-quadrants of sign(A) and sign(S*). An optional controller halves or doubles zeta after each step, towards a target
-entropy.
-
-Weighting a token's loss is equivalent to weighting its advantage, as PPO's objective is linear in |A|.
+As S* = p L, zeta > 0 pushes the entropy up in all four quadrants of sign(A) and sign(S*). An optional controller halves
+or doubles zeta after each step, towards a target entropy. PPO's objective is linear in |A|, so A' is a token weight.
 
 Source: arXiv 2603.11682, Appendix D.2 (formula, bounds and initial value of zeta); there is no official code. SkyRL's
 pull request 1896 uses the raw log p instead of L, which is a different method: log p is never positive, so it amplifies

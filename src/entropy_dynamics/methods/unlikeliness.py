@@ -2,8 +2,7 @@
 
     R' = R (1 - beta rank / G),   rank 0 for the least likely of a group's G responses, G - 1 for the most likely,
 
-ranked by the mean log probability of a response's tokens. Advantages are computed from R' throughout: the reward in the
-numerator, and the group's mean and standard deviation.
+ranked by the mean log probability of a response's tokens. Advantages are computed from R' throughout.
 
 Source: AndreHe02/rewarding-unlikely-release (ca1cff0), verl/trainer/ppo/ray_lean_trainer.py:643-680,
 examples/lean/grpo.sh. Not implemented: its second epoch over each batch and its KL loss to the untrained model (0.1).

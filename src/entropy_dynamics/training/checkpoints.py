@@ -64,7 +64,6 @@ class Checkpoints:
 
         Args:
             rows: the metrics of every step so far.
-            method_state: see `Method.state_dict`.
             ahead: rollouts already sampled for the next steps (`training.staleness`).
             finished: the run has no more steps: the optimizer's state is left out.
         """

@@ -23,9 +23,7 @@ def paper_reward(grade: Grade) -> float:
     return -1.0 if grade.truncated else -0.1
 
 
-def binary_reward(grade: Grade) -> float:
-    """The reward of the released configuration: 1 for a correct answer in the required format, otherwise 0."""
-    return 1.0 if grade.correct else 0.0
-
-
-REWARDS: dict[str, Callable[[Grade], float]] = {"paper": paper_reward, "binary": binary_reward}
+REWARDS: dict[str, Callable[[Grade], float]] = {
+    "paper": paper_reward,
+    "binary": lambda grade: float(grade.correct),  # of the released configuration
+}

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from types import MappingProxyType
 
 import numpy as np
@@ -65,8 +65,7 @@ class Trainer:
     """Returns the metrics `VALIDATION` of the current policy; called every `validation_every` steps."""
     keep: Callable[..., None] | None = None
     """Called after each step's updates with its number, rollouts, grades, batch, statistics, advantages and weights."""
-    ranks: Ranks | None = None
-    """None: a single process."""
+    ranks: Ranks = field(default_factory=Ranks)
 
     def __post_init__(self) -> None:
         config = self.config
@@ -76,7 +75,6 @@ class Trainer:
                 f"({config.updates_per_batch}) and at most the number of training problems left ({len(self.prompts)}), "
                 "which pass_rates.low and pass_rates.high decide"
             )
-        self.ranks = self.ranks or Ranks()
         self.reward = REWARDS.get(config.reward)  # None: random
         self.optimizer = torch.optim.AdamW(
             self.policy.parameters(),
@@ -90,10 +88,9 @@ class Trainer:
         self.ahead: list[list[Rollout]] = []  # rollouts of this and the next steps, sampled but not yet learned from
 
     def step(self, step: int) -> Row:
-        """One batch of rollouts and its updates: the whole algorithm, for every method.
+        """One batch of rollouts and its updates: the whole algorithm, for every method. Returns metrics.
 
-        All randomness depends only on the seed and the step, so a run may stop and resume at any step. Returns the
-        metrics of the step (at step 0, of the untrained policy's batch).
+        All randomness depends only on the seed and the step, so a run may stop and resume at any step.
 
         Raises:
             NotFiniteError: a loss, gradient, log p or token weight is not finite. The failing module is unchanged by
@@ -192,8 +189,7 @@ class Trainer:
 
         Raises:
             Unfinished: the time limit is near, or SIGURG was received. A checkpoint of the latest step is saved first.
-            NotFiniteError: see `step`. A checkpoint of the previous step is saved first if no update of this step has
-                been taken.
+            NotFiniteError: see `step`. A checkpoint of the previous step is saved first, unless an update was taken.
         """
         every, steps = self.config.checkpoint_every, self.config.steps
         limit = TimeLimit(self.ranks, checkpoint_bytes(self.trained()))
