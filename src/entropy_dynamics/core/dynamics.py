@@ -57,9 +57,8 @@ def expected_entropy_change(
 ) -> PerPosition:
     """Corollary 3 (eq. 13), or 3.1 (eq. 27) with `behavior`: -eta Cov_{k~p'}(A_k, r_k (S_k - E_{i~p}[S_i])), nats.
 
-    It is the expectation over the sampled item of the entropy change of Theorem 2. `advantages` are the (latent) ones
-    of all vocabulary items, `eta` is the learning rate on the logits, and `behavior` is as in
-    `expected_centered_score`.
+    It is the expectation over the sampled item of Theorem 2's entropy change. `advantages` are the (latent) ones of all
+    vocabulary items, `eta` is the learning rate on the logits, and `behavior` as in `expected_centered_score`.
     """
     sampling, ratio = _sampling_and_ratio(p, behavior)
     mean_advantage = (sampling * advantages).sum(-1, keepdim=True)

@@ -1,7 +1,4 @@
-"""Recurring types: shapes as jaxtyping annotations, and the statistics of sampled tokens.
-
-`batch` counts rollouts, `token` response tokens (right-padded).
-"""
+"""Recurring types: shapes, where `batch` counts rollouts and `token` response tokens (right-padded), and TokenStats."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

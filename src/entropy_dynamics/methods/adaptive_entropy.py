@@ -7,8 +7,7 @@ h, the controller's input, is the mean of -log p_old over the sampled tokens of 
 code; H in the bonus is the entropy of the distributions. The bonus is on before the first step.
 
 Source: SkyworkAI/Skywork-OR1 (64e96af), verl/trainer/ppo/core_algos.py:56 (EntController),
-verl/workers/actor/dp_actor.py:203 (get_entropy_metric), or1_scripts/train/7b_8k.sh. docs/methods.md says how TRL's
-controller differs.
+verl/workers/actor/dp_actor.py:203 (get_entropy_metric), or1_scripts/train/7b_8k.sh.
 """
 
 from collections.abc import Mapping

@@ -51,8 +51,7 @@ class ClipCov(Method):
         candidates = ((cov > self.lb) & (cov < self.ub)).flatten().nonzero().squeeze(-1)
         count = max(math.floor(self.ratio * int(mask.sum())), 1)
         drawn = permutation(len(candidates), generator)[:count]
-        weights = mask.float().flatten().index_fill(0, candidates[drawn.to(mask.device)], 0.0)
-        return weights.view(mask.shape)
+        return mask.float().flatten().index_fill(0, candidates[drawn.to(mask.device)], 0.0).view(mask.shape)
 
 
 @method("kl_cov")

@@ -21,8 +21,7 @@ from entropy_dynamics.methods.common import Share
 class ForkingTokens(Method):
     """Tokens tied at the threshold are all kept: the mask ignores token order and only grows with `keep_fraction`.
 
-    `denominator`: `all` as in the paper's formula; `kept` as in the official code, with a gradient 1 / keep_fraction
-    times as large.
+    `denominator`: `all` as in the paper's formula; `kept` as in the official code.
     """
 
     keep_fraction: Share = 0.2

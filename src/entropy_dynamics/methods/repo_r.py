@@ -6,8 +6,7 @@ As S* = p L, zeta > 0 pushes the entropy up in all four quadrants of sign(A) and
 or doubles zeta after each step, towards a target entropy. PPO's objective is linear in |A|, so A' is a token weight.
 
 Source: arXiv 2603.11682, Appendix D.2 (formula, bounds and initial value of zeta); there is no official code. SkyRL's
-pull request 1896 uses the raw log p instead of L, which is a different method: log p is never positive, so it amplifies
-all tokens of correct answers, whereas L > 0 for those with log p > -H and damps them.
+pull request 1896 uses log p instead of L, which is a different method.
 """
 
 from collections.abc import Mapping

@@ -105,7 +105,12 @@ class Trainer:
             if self.validate is not None and _due(step, config.validation_every):
                 validation = self.validate()
         with clock("sample"):
-            prompts, rollouts = self.batch_of_step(step)
+            prompts = self.prompts_of_step(step)
+            # At the first step, rollouts of `staleness` further steps are sampled, then of one more at each step.
+            last = max(step, min(step + config.staleness, config.steps - 1))
+            self.ahead += [self.sample(later) for later in range(step + len(self.ahead), last + 1)]
+            self.sampler.sleep()
+            rollouts = self.ahead[0]
         with clock("grade"):
             grades = grades_of(rollouts, self.grade, self.ranks)
             rewards = torch.tensor(self.rewards(grades, step), device=self.ranks.device)
@@ -247,16 +252,6 @@ class Trainer:
         if self.reward is None:  # 0 or 1 with equal probability: a control in which there is nothing to learn
             return np.random.default_rng([self.seed, step, 1]).integers(2, size=len(grades)).astype(float).tolist()
         return [self.reward(grade) for grade in grades]
-
-    def batch_of_step(self, step: int) -> tuple[list[Prompt], list[Rollout]]:
-        """The prompts of a step and their rollouts, sampled `staleness` steps ago (0: now).
-
-        Samples for the step that is `staleness` steps ahead; at the first step, for all steps up to it.
-        """
-        last = max(step, min(step + self.config.staleness, self.config.steps - 1))
-        self.ahead += [self.sample(later) for later in range(step + len(self.ahead), last + 1)]
-        self.sampler.sleep()
-        return self.prompts_of_step(step), self.ahead[0]
 
     def sample(self, step: int) -> list[Rollout]:
         """Rollouts of a step's prompts, from the policy pushed last."""

@@ -155,10 +155,9 @@ class PolicyUpdate:
         """
         graphs, remaining = scored.graphs if scored else (), rows
         if graphs:
-            in_graph = torch.zeros(len(batch), device=rows.device)
-            for part, _ in graphs:
-                in_graph[part] = 1
-            remaining = rows[self.ranks.sum(in_graph)[rows] == 0]
+            own = torch.cat([part for part, _ in graphs])
+            in_graph = self.ranks.sum(torch.zeros(len(batch), device=rows.device).index_fill(0, own, 1))
+            remaining = rows[in_graph[rows] == 0]
         remaining, constant = self._by_gradient(batch, remaining, advantages, decision.weights, int(not graphs))
         micro_batches = [*graphs, *((part, None) for part in self._micro_batches(batch, remaining))]
         effective, detached = torch.zeros_like(decision.weights), []
