@@ -252,7 +252,7 @@ def make_trainer(prompts, tokenizer) -> Callable:
             seed=seed,
             critic=load_critic(Path(), policy, config, ranks or Ranks()) if config.advantage == "gae" else None,
             validate=validate,
-            ranks=ranks,
+            ranks=ranks or Ranks(),
         )
 
     return make

@@ -155,18 +155,18 @@ def change_a_number(path):
 
 
 @pytest.mark.parametrize(
-    ("file", "harm", "said"),
+    ("file", "harm"),
     [
-        ("*.safetensors", truncate, "was modified"),
-        ("*.safetensors", partial(flip_a_bit, position=-1), "was modified"),
-        ("*.safetensors", Path.unlink, "is missing"),
-        ("*.safetensors", lambda path: copy(path, path.with_name("foreign.safetensors")), "does not belong to it"),
-        ("checkpoint.json", truncate, "checkpoint.json cannot be read"),
-        ("checkpoint.json", Path.unlink, "checkpoint.json is missing"),
-        ("checkpoint.json", change_a_number, "checkpoint.json was modified"),
+        ("*.safetensors", truncate),
+        ("*.safetensors", partial(flip_a_bit, position=-1)),
+        ("*.safetensors", Path.unlink),
+        ("*.safetensors", lambda path: copy(path, path.with_name("foreign.safetensors"))),
+        ("checkpoint.json", truncate),
+        ("checkpoint.json", Path.unlink),
+        ("checkpoint.json", change_a_number),
     ],
 )
-def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_used(tmp_path, make_model, capsys, file, harm, said):
+def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_used(tmp_path, make_model, capsys, file, harm):
     one = checkpoints(tmp_path, kept=2)
     early, late = trained(make_model, steps=1), trained(make_model, steps=2)
     one.save(early, rows(1), {})
@@ -178,8 +178,7 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_used(tmp_path, m
     for mine, other in zip(found["policy"][0].parameters(), early["policy"][0].parameters(), strict=True):
         assert torch.equal(mine, other)
     [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"note: checkpoint {one.folder / 'step2'} is damaged")
-    assert said in line
+    assert line == f"note: checkpoint {one.folder / 'step2'} is damaged and is skipped"
     truncate(one.folder / "step1" / "checkpoint.json")
     assert one.resume(trained(make_model)) == ([], {})
     assert len(capsys.readouterr().err.splitlines()) == 2

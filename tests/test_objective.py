@@ -151,13 +151,6 @@ def test_per_group_is_the_mean_over_groups_of_eq_1():
     assert (losses * multipliers).sum().item() == pytest.approx(expected, rel=1e-12)
 
 
-def test_an_unknown_switch_is_named():
-    with pytest.raises(ValueError, match="scope is 'per_token'; it should be 'global_token', 'per_group' or"):
-        loss_weights(WEIGHTS, MASK, GROUPS, scope="per_token")
-    with pytest.raises(ValueError, match="denominator is 'some'; it should be 'kept' or 'all'"):
-        loss_weights(WEIGHTS, MASK, GROUPS, denominator="some")
-
-
 # ---------------------------------------------------------------- together with the theory
 
 

@@ -1,6 +1,7 @@
 """Rollouts of a policy some steps old: who sampled them, against whom ratios are, and that a run resumes with them."""
 
 import copy
+import json
 import math
 
 import pytest
@@ -115,7 +116,8 @@ def test_a_resumed_run_is_bitwise_the_same(make_trainer, model, tmp_path, name):
     stopped.step = until_the_fifth
     with pytest.raises(KeyboardInterrupt):
         stopped.run("stopped", checkpoints(tmp_path / "b"), lambda *_: None)
-    assert list((tmp_path / "b").rglob("step4/rollouts.parquet"))
+    [record] = (tmp_path / "b").rglob("step4/checkpoint.json")
+    assert json.loads(record.read_text())["ahead"]
     resumed = trainer()
     seen = []
     rows = resumed.run("resumed", checkpoints(tmp_path / "b"), lambda number, _: seen.append(number))

@@ -176,4 +176,3 @@ def test_a_gpu_without_memory_is_not_one_without_triton(monkeypatch, error, goes
     else:
         with pytest.raises(RuntimeError, match="out of memory"):
             works(torch.device("cpu"), torch.float32)
-    assert not module._FORCED

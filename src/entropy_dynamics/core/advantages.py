@@ -39,10 +39,8 @@ def gae(
 
         delta_t = rho_t + gamma V_{t+1} - V_t,    A_t = delta_t + gamma lam A_{t+1},    return_t = A_t + V_t
 
-    t + 1 is the next response token: prompts, padding on either side and gaps inside a response are skipped. After the
-    last response token, V and A are 0. Positions outside the mask are ignored. Returns (advantages, returns), in the
-    dtype of `values`, 0 outside the mask; advantages are not whitened. Raises ValueError if `rewards`, `values` and
-    `mask` do not have the same shape [batch, token].
+    t + 1 is the next response token, which skips gaps inside a response. After the last response token, V and A are 0.
+    Returns (advantages, returns), in the dtype of `values`, 0 outside the mask; advantages are not whitened.
 
     Args:
         rewards: rho per token; a reward for the whole response goes to its last token, with 0 at the others.
@@ -50,9 +48,6 @@ def gae(
         gamma: discount factor.
         lam: GAE's lambda; 1 gives A_t = (discounted future reward) - V_t.
     """
-    if not (rewards.ndim == 2 and rewards.shape == values.shape == mask.shape):
-        shapes = ", ".join(str(tuple(x.shape)) for x in (rewards, values, mask))
-        raise ValueError(f"rewards, values and mask must all be [batch, token], not {shapes}")
     response = mask.bool()
     advantages = torch.zeros_like(values)
     next_value = values.new_zeros(len(values))
@@ -69,8 +64,7 @@ def gae(
 def whiten(advantages: PerToken, mask: Mask) -> PerToken:
     """Whiten to mean 0 and variance 1 over the response tokens of the batch: (A - mean) / sqrt(var + 1e-8).
 
-    The variance is the unbiased one (verl, Trinity-RFT). Afterwards signs are relative to the batch mean, which matters
-    to methods that select tokens with A < 0. The result is 0 outside the mask; a single token is only shifted.
+    The variance is the unbiased one (verl, Trinity-RFT). The result is 0 outside the mask; a single token is shifted.
     """
     response = mask.bool()
     chosen = advantages[response].double()

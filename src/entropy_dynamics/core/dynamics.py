@@ -1,8 +1,7 @@
 """First-order entropy dynamics of a softmax policy (paper, Sections 3.1-3.2, Appendices A, C and D).
 
 Conventions: `p` holds probabilities (sum 1, zeros allowed) along its last axis; entropies are in nats; results have the
-dtype of `p`. "First order" means that the remainder is quadratic in the step. These functions take full distributions;
-the training loop computes S* and E[S] with `token_stats` and uses only `batch_entropy_change` from this module.
+dtype of `p`. The training loop computes S* and E[S] with `token_stats` and uses only `batch_entropy_change`.
 """
 
 import torch
@@ -58,9 +57,8 @@ def expected_entropy_change(
 ) -> PerPosition:
     """Corollary 3 (eq. 13), or 3.1 (eq. 27) with `behavior`: -eta Cov_{k~p'}(A_k, r_k (S_k - E_{i~p}[S_i])), nats.
 
-    It is the expectation over the sampled item of the entropy change of Theorem 2. `advantages` are the (latent) ones
-    of all vocabulary items, `eta` is the learning rate on the logits, and `behavior` is as in
-    `expected_centered_score`.
+    It is the expectation over the sampled item of Theorem 2's entropy change. `advantages` are the (latent) ones of all
+    vocabulary items, `eta` is the learning rate on the logits, and `behavior` as in `expected_centered_score`.
     """
     sampling, ratio = _sampling_and_ratio(p, behavior)
     mean_advantage = (sampling * advantages).sum(-1, keepdim=True)

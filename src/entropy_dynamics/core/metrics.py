@@ -5,8 +5,7 @@ import math
 import torch
 
 from entropy_dynamics.core.dynamics import batch_entropy_change
-from entropy_dynamics.core.shapes import Chosen, PerRollout, PerToken
-from entropy_dynamics.core.token_stats import TokenStats
+from entropy_dynamics.core.shapes import Chosen, PerRollout, PerToken, TokenStats
 
 TOP = 0.2  # fraction of tokens that count as high-entropy, as kept by Wang et al. (2025), Section 4.2
 
@@ -24,8 +23,7 @@ def entropy_metrics(
     `neg_cov` is -Cov_B(A, S_c) of Figure 5, the sum of `neg_cov_positive` and `neg_cov_negative`, which hold the
     tokens' positive and negative terms. `s_centered_positive_top` is the share of tokens with S_c > 0 among the fifth
     (`TOP`) with the highest entropy. `predicted_entropy_change` is Corollary 4 with the weighted advantages w A, for a
-    plain gradient step of size `learning_rate` on the logits: an optimizer's step differs in size, so only sign and
-    correlation are comparable.
+    gradient step of size `learning_rate` on the logits, so only its sign and correlation are comparable.
 
     `ratio` holds the importance ratios p / p', where a policy p' other than that of `stats` sampled. `s_centered_mean`,
     the three `neg_cov` and `predicted_entropy_change` then have r S_c in place of S_c (Corollaries 2.1 and 4.1);
@@ -78,8 +76,7 @@ def lens_metrics(stats: TokenStats, advantages: PerRollout, effective: PerToken,
     tokens; positive values raise the entropy (Theorem 1). `..._kept` uses the effective advantage instead of A. Tokens
     with A = 0 are assigned by the sign of the effective advantage.
 
-    `stats` are under the policy before the first update on the batch, `advantages` are GRPO's (A), and `effective` the
-    method's (`effective_advantages`).
+    `advantages` are GRPO's (A), and `effective` the method's (`effective_advantages`).
     """
     method, s_star = effective[mask].double(), stats.s_star[mask].double()
     grpo = advantages[:, None].expand(mask.shape)[mask].double()

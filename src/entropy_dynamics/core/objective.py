@@ -22,7 +22,7 @@ def token_divisors(
     """Loss divisor of each row's tokens: the loss of an update is sum(token loss * weights / divisors).
 
     Divisors are at least 1. A group or sequence in which no token counts still counts in the mean over groups or
-    sequences. Raises ValueError for an unknown scope or denominator.
+    sequences.
 
     Args:
         weights: a method's token weights, 0 = dropped. All rows of an update, not only of a micro-batch.
@@ -32,8 +32,6 @@ def token_divisors(
         denominator: the tokens that a token mean counts: `kept`, the response tokens with a weight above 0 (as in the
             released Clip_B and Clip_V), or `all` response tokens.
     """
-    if denominator not in ("kept", "all"):
-        raise ValueError(f"denominator is {denominator!r}; it should be 'kept' or 'all'")
     response = mask.bool()
     per_row = (response & (weights > 0) if denominator == "kept" else response).sum(-1)
     match scope:
@@ -44,8 +42,6 @@ def token_divisors(
             divisors = len(grouping.sizes) * grouping.reduce(per_row, "sum").clamp_min(1)[grouping.of]
         case "per_sequence":
             divisors = len(per_row) * per_row.clamp_min(1)
-        case _:
-            raise ValueError(f"scope is {scope!r}; it should be 'global_token', 'per_group' or 'per_sequence'")
     return divisors[:, None].float()
 
 
@@ -69,10 +65,9 @@ def clipped_loss(
 
         loss = max(-A r, -A clip(r, 1 - clip_low, 1 + clip_high)),   for A < 0 at most -A dual_clip
 
-    Strictly on-policy (`logp_old = logp.detach()`) r is exactly 1 and the gradient is -A grad logp. `logp`, of the
-    sampled tokens under the policy being trained, nats, carries the gradient; `logp_old`, under the policy that sampled
-    them, is always detached. Outside the mask the result is arbitrary and has no gradient. A `dual_clip` is at least 1;
-    `inf` turns it off.
+    `logp`, of the sampled tokens under the policy being trained, nats, carries the gradient; `logp_old`, under the
+    policy that sampled them, is always detached. Outside the mask the result is arbitrary and has no gradient. A
+    `dual_clip` is at least 1; `inf` turns it off.
     """
     ratio = importance_ratio(logp, logp_old, mask)
     loss = torch.maximum(-advantages * ratio, -advantages * ratio.clamp(1 - clip_low, 1 + clip_high))
@@ -93,8 +88,7 @@ def effective_advantages(
 ) -> PerToken:
     """Coefficient of each token's grad log p in the descent step of a loss: -(dloss/dlogp - L dloss/dH), by autograd.
 
-    It contains everything that a method changes: rewards, advantages, weights, ratios, divisors and loss terms. For
-    strictly on-policy GRPO it is A / (number of tokens).
+    For strictly on-policy GRPO it is A / (number of tokens).
 
     A loss term in the entropy contributes through L = log p + H: as grad H is the mean of -L grad log p over tokens
     drawn from the policy, the sum over sampled tokens is an unbiased estimate. A loss term in the log p of the most
@@ -102,9 +96,8 @@ def effective_advantages(
     Both require a derivative that does not depend on the sampled token; SimKO's contains the advantage of the sampled
     token, so its coefficient is an approximation.
 
-    `loss_of` is the loss as a function of `logp` (of the sampled tokens), `entropy` (of the distributions they were
-    sampled from) and, if given, `top_logp` (of the most likely tokens of these), nats. It is differentiated at their
-    values, outside their graphs.
+    `loss_of` is the loss as a function of `logp`, `entropy` and, if given, `top_logp`, nats. It is differentiated at
+    their values, outside their graphs.
     """
     values = [logp, entropy, *([] if top_logp is None else [top_logp])]
     with torch.enable_grad():

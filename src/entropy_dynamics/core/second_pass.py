@@ -4,8 +4,6 @@ The mass of the tokens above a fraction of the largest probability needs one bec
 the first pass; the most likely tokens need one because their gradient needs their indices.
 """
 
-from collections.abc import Iterator
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -25,7 +23,7 @@ def most_likely(
         raise ValueError(f"top is {count}; the vocabulary has {vocabulary} tokens")
     tokens = torch.zeros(len(given), count, dtype=torch.long, device=given.device)
     highest = torch.full((len(given), count), -torch.inf, device=given.device)
-    for rows, columns, logits in _tiles(given, weight):
+    for rows, columns, logits in tiles.logits(given, weight):
         values, places = logits.topk(min(count, logits.shape[-1]))
         highest[rows], order = torch.cat((highest[rows], values), -1).topk(count)
         tokens[rows] = torch.cat((tokens[rows], places + columns.start), -1).gather(-1, order)
@@ -40,21 +38,8 @@ def log_mass_above(
     `log_normalizer` is log sum e^(logit / temperature) of every row.
     """
     mass = torch.zeros(len(given), device=given.device)
-    for rows, _, logits in _tiles(given, weight):
+    for rows, _, logits in tiles.logits(given, weight):
         logp = logits / temperature - log_normalizer[rows, None]
         p = tiles.exp(logp, tiles.vocabulary_size(given, weight))
         mass[rows] += torch.where(logp >= threshold[rows, None], p, 0.0).sum(-1)
     return mass.log().clamp_max(0)
-
-
-def _tiles(given: Given, weight: Weight) -> Iterator[tuple[slice, slice, Float[Tensor, "rows tile"]]]:
-    """Iterate over tiles: their rows, columns and logits (fp32)."""
-    vocabulary = tiles.vocabulary_size(given, weight)
-    if weight is None:
-        for rows in tiles.blocks(given, vocabulary):
-            yield rows, slice(0, vocabulary), given[rows].float()
-        return
-    height, width = tiles.projection_tile(given, vocabulary)
-    for columns in tiles.slices(vocabulary, width):
-        for rows in tiles.slices(len(given), height):
-            yield rows, columns, tiles.product(given[rows], weight[columns].T).float()

@@ -1,6 +1,7 @@
 """Tiling of the vocabulary, so that no tensor of size [tokens, vocabulary] is held."""
 
 import math
+from collections.abc import Iterator
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -73,3 +74,16 @@ def add_product(total: Tensor, a: Tensor, b: Tensor, *, first: bool) -> None:
         total.copy_(product(a, b)) if first else total.add_(product(a, b))
     else:
         total.addmm_(a.float(), b.float(), beta=0 if first else 1)
+
+
+def logits(given: Given, weight: Weight) -> Iterator[tuple[slice, slice, Float[Tensor, "rows tile"]]]:
+    """Iterate over tiles: their rows, columns and logits (fp32)."""
+    vocabulary = vocabulary_size(given, weight)
+    if weight is None:
+        for rows in blocks(given, vocabulary):
+            yield rows, slice(0, vocabulary), given[rows].float()
+        return
+    height, width = projection_tile(given, vocabulary)
+    for columns in slices(vocabulary, width):
+        for rows in slices(len(given), height):
+            yield rows, columns, product(given[rows], weight[columns].T).float()

@@ -12,8 +12,7 @@ the vocabulary and from x_k of the sampled token k:
 distributions. The sums over parts of the vocabulary can be merged: with D = (maximum of the part) - (overall maximum),
 s becomes e^D s, t becomes e^D (t + D s), and likewise q and u with e^2D. The vocabulary is therefore streamed in tiles:
 given logits, no other tensor of size [tokens, vocabulary] is allocated; given hidden states, none at all. On a GPU the
-sums come from the Triton kernels of `token_stats_triton` if Triton is installed. The top-K log p and the min-p-filtered
-log p need a second pass (`second_pass`), which is made on request.
+sums come from the Triton kernels of `token_stats_triton` if Triton is installed.
 """
 
 import importlib.util
@@ -22,7 +21,7 @@ import os
 import subprocess
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -32,61 +31,17 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from entropy_dynamics.core import second_pass, tiles
-from entropy_dynamics.core.shapes import PerPosition
+from entropy_dynamics.core.shapes import TokenStats
 from entropy_dynamics.core.tiles import Given, PerRow, Weight
 
 TokenPerRow = Int[Tensor, " rows"]
 Further = Int[Tensor, "rows further"]
 PerFurther = Float[Tensor, "rows further"]
 Columns = tuple[PerRow, ...]
+Kernels = ModuleType | None
 
 # exp underflows to 0 far above this. Some models have logits of -inf for vocabulary padding, which would give 0 * inf.
 LOWEST = -1e4
-
-
-@dataclass(frozen=True)
-class TokenStats:
-    """Statistics of sampled tokens, fp32, in nats. `logp` carries a gradient; `entropy` does so on request."""
-
-    logp: PerPosition
-    """log p of the sampled token."""
-    entropy: PerPosition
-    """H of the next-token distribution."""
-    s_star: PerPosition
-    """S* = p (H + log p) of the sampled token."""
-    s_expected: PerPosition
-    """E_{i~p}[S_i], the mean of S under the policy."""
-    top_logp: Float[Tensor, "*position top"] | None = None
-    """log p of the most likely tokens, in descending order, with gradient. If the sampled token is among them, its
-    entry equals `logp`. None: not requested."""
-    proxy_logp: PerPosition | None = None
-    """log p of the sampled token under the policy restricted to tokens with p >= min_p max p and renormalized; -inf
-    for a token below that threshold. None: not requested."""
-
-    @classmethod
-    def from_logged(
-        cls, logp: PerPosition, entropy: PerPosition, s_expected: PerPosition | None = None
-    ) -> "TokenStats":
-        """Build from the log p and entropy that a trainer logged, nats; detached.
-
-        S* = p (H + log p) follows from these two. E[S] does not: it is NaN unless given.
-        """
-        logp, entropy = logp.detach().float(), entropy.detach().float()
-        expected = torch.full_like(logp, torch.nan) if s_expected is None else s_expected.float()
-        return cls(logp, entropy, logp.exp() * (entropy + logp), expected)
-
-    @property
-    def s_centered(self) -> PerPosition:
-        """S_c = S* - E[S], the factor of Theorem 2."""
-        return self.s_star - self.s_expected
-
-    def map(self, function: Callable[[Tensor], Tensor]) -> "TokenStats":
-        """The same statistics with `function` applied to each tensor."""
-        return TokenStats(**{name: function(column) for name, column in self.columns().items()})
-
-    def columns(self) -> dict[str, Tensor]:
-        """The statistics that are not None, by name."""
-        return {name: column for name, column in vars(self).items() if column is not None}
 
 
 def token_stats(
@@ -121,19 +76,19 @@ def token_stats(
     flat = tokens.reshape(-1)
     with torch.no_grad():
         further, logits = second_pass.most_likely(rows, weight, top) if top else (flat.new_empty(len(flat), 0),) * 2
-    arguments = rows, weight, flat, further, logits.float(), temperature, entropy_gradient
-    *columns, top_logp, log_normalizer, highest = _Statistics.apply(*arguments)
-    stats = TokenStats(*(column.reshape(tokens.shape) for column in columns))
-    if top:
-        stats = replace(stats, top_logp=top_logp.reshape(*tokens.shape, top))
+    arguments = rows, weight, flat, further, logits.float(), temperature, entropy_gradient, _kernels(rows)
+    *columns, log_normalizer, highest, top_logp = _Statistics.apply(*arguments)
+    proxy_logp = None
     if min_p:
         with torch.no_grad():
             threshold, logp = highest + math.log(min_p), columns[0]
             log_mass = second_pass.log_mass_above(rows, weight, log_normalizer, threshold, temperature)
             # At min_p = 1, rounding may leave no mass at all.
             proxy = torch.where(logp >= threshold, (logp - log_mass).clamp_max(0), -torch.inf)
-        stats = replace(stats, proxy_logp=proxy.reshape(tokens.shape))
-    return stats
+        proxy_logp = proxy.reshape(tokens.shape)
+    top_logp = top_logp.reshape(*tokens.shape, top) if top else None
+    stats = TokenStats(*(column.reshape(tokens.shape) for column in columns))
+    return replace(stats, top_logp=top_logp, proxy_logp=proxy_logp)
 
 
 def _block_stats(logits: Float[Tensor, "rows vocab"], tokens: TokenPerRow, temperature: float) -> Columns:
@@ -145,8 +100,7 @@ def _block_stats(logits: Float[Tensor, "rows vocab"], tokens: TokenPerRow, tempe
     e = x.exp()
     s = e.sum(-1)
     t = (e * x).sum(-1)
-    e.square_()
-    q = e.sum(-1)
+    q = e.square_().sum(-1)
     u = e.mul_(x).sum(-1)
     return _from_sums(x_token, top.squeeze(-1), s, t, q, u)
 
@@ -235,17 +189,14 @@ def _sums_of_hidden(
 
     A product fused with the sums is no faster for large heads on an H100: docs/gpu.md.
     """
-    height, width = tiles.projection_tile(hidden, len(weight))
     sums = torch.zeros(1, 5, len(hidden), device=hidden.device)
     sums[:, 0] = torch.finfo(torch.float32).min
     z_token = torch.empty(len(hidden), device=hidden.device)
-    for columns in tiles.slices(len(weight), width):
-        for rows in tiles.slices(len(hidden), height):
-            logits = tiles.product(hidden[rows], weight[columns].T)
-            sums[..., rows] = _merge(torch.cat((sums[..., rows], sums_of_logits(logits, temperature))), temperature)
-            place, inside = tiles.place(tokens[rows], columns)
-            z_token[rows] = torch.where(inside, logits.gather(-1, place[:, None]).squeeze(-1), z_token[rows])
-            del logits  # before the next tile is allocated
+    for rows, columns, logits in tiles.logits(hidden, weight):
+        sums[..., rows] = _merge(torch.cat((sums[..., rows], sums_of_logits(logits, temperature))), temperature)
+        place, inside = tiles.place(tokens[rows], columns)
+        z_token[rows] = torch.where(inside, logits.gather(-1, place[:, None]).squeeze(-1), z_token[rows])
+        del logits  # before the next tile is allocated
     return sums, z_token
 
 
@@ -286,13 +237,8 @@ def _gradient(
     return gradient
 
 
-_FORCED: list[ModuleType | None] = []  # overrides `_kernels` while `_works_on` compares both implementations
-
-
-def _kernels(tensor: Tensor) -> ModuleType | None:
+def _kernels(tensor: Tensor) -> Kernels:
     """The Triton kernels if they can run: on a GPU for which `_works_on` is true, or in Triton's interpreter."""
-    if _FORCED:
-        return _FORCED[-1]
     if not (tensor.is_cuda or os.environ.get("TRITON_INTERPRET") == "1") or importlib.util.find_spec("triton") is None:
         return None
     if tensor.is_cuda and not _works_on(tensor.device, tensor.dtype):
@@ -309,47 +255,37 @@ def _works_on(device: torch.device, dtype: torch.dtype) -> bool:
 
     from entropy_dynamics.core import token_stats_triton
 
-    results = []
-    for kernels in (token_stats_triton, None):
-        _FORCED.append(kernels)
-        try:
-            results.append(_small_case(device, dtype))
-        # Errors of Triton, of its C compiler, and of the driver.
-        except (TritonError, ImportError, OSError, RuntimeError, subprocess.SubprocessError) as error:
-            if "out of memory" in str(error):  # PyTorch would lack the same memory
-                raise
-            warnings.warn(f"no Triton kernels for token statistics in {dtype} on {device}: {error}", stacklevel=2)
-            return False
-        finally:
-            _FORCED.pop()
-    # Relative to the norm of each result: E[S] is a thousand times smaller than the entropy. In bf16, PyTorch rounds
-    # the logits and the kernels do not.
-    bound = 1e-3 if dtype == torch.float32 else 0.05
-    agree = all((fast - plain).norm() <= bound * plain.norm() for fast, plain in zip(*results, strict=True))
-    if not agree:  # NaN disagrees, too
-        warnings.warn(f"Triton kernels for token statistics are wrong in {dtype} on {device}: not used", stacklevel=2)
-    return agree
+    try:
+        fast, plain = (_small_case(device, dtype, kernels) for kernels in (token_stats_triton, None))
+        # Relative to the norm of each result: E[S] is a thousand times smaller than the entropy. In bf16, PyTorch
+        # rounds the logits and the kernels do not. NaN disagrees, too.
+        bound = 1e-3 if dtype == torch.float32 else 0.05
+        if all((one - other).norm() <= bound * other.norm() for one, other in zip(fast, plain, strict=True)):
+            return True
+        reason = "they are wrong"
+    # Errors of Triton, of its C compiler, and of the driver.
+    except (TritonError, ImportError, OSError, RuntimeError, subprocess.SubprocessError) as error:
+        reason = str(error)
+        if "out of memory" in reason:  # PyTorch would lack the same memory
+            raise
+    warnings.warn(f"no Triton kernels for token statistics in {dtype} on {device}: {reason}", stacklevel=2)
+    return False
 
 
-def _small_case(device: torch.device, dtype: torch.dtype) -> list[Tensor]:
+@torch.enable_grad()
+def _small_case(device: torch.device, dtype: torch.dtype, kernels: Kernels) -> list[Tensor]:
     """Statistics and gradients of 70 tokens, from hidden states and from logits; no size is a multiple of a block."""
     generator = torch.Generator().manual_seed(0)
-
-    def normal(*sizes: int) -> Tensor:
-        return torch.randn(*sizes, generator=generator)
-
-    results: list[Tensor | None] = []
-    with torch.enable_grad():
-        hidden = normal(70, 96).to(device, dtype).requires_grad_()
-        weight = (normal(5001, 96) / 5).to(device, dtype).requires_grad_()
-        logits = normal(70, 5001).to(device, dtype).requires_grad_()
-        tokens = torch.randint(5001, (70,), generator=generator).to(device)
-        for given, projection in ((hidden, weight), (logits, None)):
-            stats = token_stats(given, tokens, weight=projection, entropy_gradient=True)
-            torch.autograd.backward((stats.logp + stats.entropy).sum())
-            results += [stats.logp, stats.entropy, stats.s_star, stats.s_expected, given.grad]
-        results.append(weight.grad)
-    return [result.detach().float() for result in results if result is not None]
+    sizes = ((1.0, 70, 96), (0.2, 5001, 96), (1.0, 70, 5001))
+    normal = (scale * torch.randn(*size, generator=generator) for scale, *size in sizes)
+    hidden, weight, logits = (values.to(device, dtype).requires_grad_() for values in normal)
+    tokens, none = torch.arange(70, device=device), torch.empty(70, 0, dtype=torch.long, device=device)
+    results = []
+    for given, projection in ((hidden, weight), (logits, None)):
+        columns = _Statistics.apply(given, projection, tokens, none, none.float(), 1.0, True, kernels)
+        (columns[0] + columns[1]).sum().backward()
+        results += [*columns[:4], given.grad]
+    return [result.detach().float() for result in (*results, weight.grad)]
 
 
 def _add_further(gradient: Float[Tensor, "rows tile"], upstream: _Upstream, columns: slice, temperature: float) -> None:
@@ -359,9 +295,9 @@ def _add_further(gradient: Float[Tensor, "rows tile"], upstream: _Upstream, colu
         gradient.scatter_add_(-1, place, (upstream.grad_further * inside / temperature).to(gradient.dtype))
 
 
-def _columns(given: Given, weight: Weight, tokens: TokenPerRow, temperature: float) -> Columns:
+def _columns(given: Given, weight: Weight, tokens: TokenPerRow, temperature: float, kernels: Kernels) -> Columns:
     """The six columns of `_block_stats` for all rows, by the fastest method for this device and vocabulary."""
-    vocabulary, kernels = tiles.vocabulary_size(given, weight), _kernels(given)
+    vocabulary = tiles.vocabulary_size(given, weight)
     if len(given) and (kernels or (given.device.type == "cpu" and vocabulary >= tiles.WIDE)):
         sums_of_logits = kernels.sums_of_logits if kernels else _sums_of_logits
         if weight is None:
@@ -376,11 +312,11 @@ def _columns(given: Given, weight: Weight, tokens: TokenPerRow, temperature: flo
     return tuple(map(torch.cat, zip(*blocks, strict=True)))
 
 
-def _gradient_of_logits(logits: Given, upstream: _Upstream, temperature: float) -> Given:
+def _gradient_of_logits(logits: Given, upstream: _Upstream, temperature: float, kernels: Kernels) -> Given:
     columns = slice(0, logits.shape[-1])
     # The only new tensor of size [tokens, V]. Its rows are dense, as the kernels require, unlike those of some logits.
     grad = torch.empty_like(logits, memory_format=torch.contiguous_format)
-    if kernels := _kernels(logits):
+    if kernels:
         kernels.gradient(logits, *upstream[:5], 0, temperature, out=grad)
         _add_further(grad, upstream, columns, temperature)
     else:
@@ -394,6 +330,7 @@ def _gradients_of_hidden(
     weight: Float[Tensor, "vocab hidden"],
     upstream: _Upstream,
     temperature: float,
+    kernels: Kernels,
 ) -> tuple[Float[Tensor, "rows hidden"], Float[Tensor, "vocab hidden"]]:
     """Gradients of the hidden states and of the weight.
 
@@ -401,7 +338,6 @@ def _gradients_of_hidden(
     """
     grad_hidden = torch.empty(hidden.shape, dtype=torch.float32, device=hidden.device)
     grad_weight = torch.empty_like(weight)
-    kernels = _kernels(hidden)
     height, width = tiles.projection_tile(hidden, len(weight))
     for columns in tiles.slices(len(weight), width):
         weight_tile = weight[columns]
@@ -421,7 +357,7 @@ def _gradients_of_hidden(
 
 
 class _Statistics(torch.autograd.Function):
-    """log p, H, S*, E[S], log p of the further tokens, the log-normalizer and the largest log p.
+    """The six columns of `_block_stats`, and log p of the further tokens.
 
     The input is logits, or hidden states and a weight. The first of the further tokens must be the most likely one.
     """
@@ -436,20 +372,20 @@ class _Statistics(torch.autograd.Function):
         further_logits: PerFurther,
         temperature: float,
         entropy_gradient: bool,
+        kernels: Kernels,
     ) -> tuple[Tensor, ...]:
-        logp, entropy, *constant, highest = _columns(given, weight, tokens, temperature)
-        s_star, s_expected, log_normalizer = constant
+        logp, entropy, *constant, highest = _columns(given, weight, tokens, temperature, kernels)
         further_logp = (further_logits - further_logits[:, :1]) / temperature + highest[:, None]
         further_logp = torch.where(further == tokens[:, None], logp[:, None], further_logp)
-        ctx.save_for_backward(given, weight, tokens, further, entropy, log_normalizer)
-        ctx.temperature, ctx.entropy_gradient = temperature, entropy_gradient
+        ctx.save_for_backward(given, weight, tokens, further, entropy, constant[-1])
+        ctx.entropy_gradient, ctx.settings = entropy_gradient, (temperature, kernels)
         ctx.mark_non_differentiable(*constant, highest, *([] if entropy_gradient else [entropy]))
-        return logp, entropy, s_star, s_expected, further_logp, log_normalizer, highest
+        return logp, entropy, *constant, highest, further_logp
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         given, weight, tokens, further, entropy, log_normalizer = ctx.saved_tensors
-        grad_logp, grad_entropy, _, _, grad_further, *_ = gradients
+        grad_logp, grad_entropy, *_, grad_further = gradients
         # d log p_k = e_k - p for every token k, so -p is multiplied by the sum of all gradients. Passing that sum as
         # the gradient of the sampled token also adds it to e_k there, which a further token with its negative undoes.
         total = grad_further.sum(-1)
@@ -459,5 +395,5 @@ class _Statistics(torch.autograd.Function):
         grad_h = grad_entropy if ctx.entropy_gradient else None
         upstream = _Upstream(tokens, log_normalizer, grad_logp + total, entropy, grad_h, further, grad_further)
         if weight is None:
-            return _gradient_of_logits(given, upstream, ctx.temperature), *(None,) * 6
-        return *_gradients_of_hidden(given, weight, upstream, ctx.temperature), *(None,) * 5
+            return _gradient_of_logits(given, upstream, *ctx.settings), *(None,) * 7
+        return *_gradients_of_hidden(given, weight, upstream, *ctx.settings), *(None,) * 6

@@ -7,8 +7,7 @@ h, the controller's input, is the mean of -log p_old over the sampled tokens of 
 code; H in the bonus is the entropy of the distributions. The bonus is on before the first step.
 
 Source: SkyworkAI/Skywork-OR1 (64e96af), verl/trainer/ppo/core_algos.py:56 (EntController),
-verl/workers/actor/dp_actor.py:203 (get_entropy_metric), or1_scripts/train/7b_8k.sh. docs/methods.md says how TRL's
-controller differs.
+verl/workers/actor/dp_actor.py:203 (get_entropy_metric), or1_scripts/train/7b_8k.sh.
 """
 
 from collections.abc import Mapping
@@ -16,8 +15,7 @@ from typing import Any, ClassVar
 
 from pydantic import NonNegativeFloat, PositiveFloat, PrivateAttr
 
-from entropy_dynamics.core.shapes import Mask, PerToken
-from entropy_dynamics.core.token_stats import TokenStats
+from entropy_dynamics.core.shapes import Mask, PerToken, TokenStats
 from entropy_dynamics.methods import Method, method
 from entropy_dynamics.methods.common import batch_mean
 
@@ -40,8 +38,7 @@ class AdaptiveEntropy(Method):
     def model_post_init(self, context: Any, /) -> None:
         self._coefficient = self.initial_coefficient
 
-    def token_loss(self, *arguments: Any, entropy: PerToken | None = None, **more: Any) -> PerToken:
-        assert entropy is not None
+    def token_loss(self, *arguments: Any, entropy: PerToken, **more: Any) -> PerToken:
         return super().token_loss(*arguments, **more) - self._coefficient * self._active * entropy
 
     def metrics(self, stats: TokenStats, advantages: PerToken, weights: PerToken, mask: Mask) -> dict[str, float]:

@@ -1,8 +1,8 @@
 """Advantage reweighting: tokens of low probability count less, whatever the sign of A (Yang et al. 2025).
 
-    weight = alpha p + 1 - alpha,   p the probability of the token under the policy that sampled it.
+    weight = alpha p + 1 - alpha,   p the probability of the token under the policy that sampled it
 
-Weighting a token's loss is equivalent to weighting its advantage, as PPO's objective is linear in |A|.
+PPO's objective is linear in |A|, so weighting a token's loss is equivalent to weighting its advantage.
 
 Source: zhyang2226/AR-Lopti (cbeb333), verl/trainer/ppo/ray_trainer.py:318 (compute_reweight_advantage,
 "both_linear_normal"), scripts/train_kklogic_AR_4x80GB.sh. Not implemented: Lopti, and the script's KL loss to the
@@ -13,8 +13,7 @@ from typing import Any
 
 import torch
 
-from entropy_dynamics.core.shapes import Mask, PerToken
-from entropy_dynamics.core.token_stats import TokenStats
+from entropy_dynamics.core.shapes import Mask, PerToken, TokenStats
 from entropy_dynamics.methods import Method, method
 from entropy_dynamics.methods.common import ZeroToOne
 

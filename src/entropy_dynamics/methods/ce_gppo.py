@@ -4,8 +4,7 @@
                              g = beta_high (1 + clip_high)  if A > 0 and r > 1 + clip_high,
                              g = r                          else; for A < 0 at most -A dual_clip
 
-r = p / p_old, sg = stop gradient. The first case is tokens of wrong answers that have become unlikely; the sign of S*
-decides whether their gradient raises or lowers the entropy. Strictly on-policy it is the plain policy gradient.
+r = p / p_old, sg = stop gradient. Strictly on-policy it is the plain policy gradient.
 
 Source: Kwai-Klear/CE-GPPO (10558fe), verl/trainer/ppo/core_algos.py:531 (compute_gppo_loss_general_beta),
 verl/workers/actor/dp_actor.py:326-410 (positive_loss), recipe/dapo/7B_perf_run_gppo_v1_beta1_075_beta2_1_ours_math.sh.
@@ -17,8 +16,7 @@ import torch
 from pydantic import NonNegativeFloat
 
 from entropy_dynamics.core.objective import importance_ratio
-from entropy_dynamics.core.shapes import Mask, PerToken
-from entropy_dynamics.core.token_stats import TokenStats
+from entropy_dynamics.core.shapes import Mask, PerToken, TokenStats
 from entropy_dynamics.methods import DualClip, Method, method
 
 
@@ -56,8 +54,6 @@ class CEGPPOAuthors(CEGPPO):
         share = correct.sum() / mask.bool().sum().clamp_min(1)
         return torch.where(correct, self.positive_loss / share, 0.0)
 
-    def token_loss(
-        self, logp: PerToken, *arguments: Any, coefficients: PerToken | None = None, **more: Any
-    ) -> PerToken:
-        assert coefficients is not None
-        return super().token_loss(logp, *arguments, **more) - coefficients * logp
+    def token_loss(self, logp: PerToken, *arguments: Any, **given: Any) -> PerToken:
+        likelihood: PerToken = given["coefficients"] * logp
+        return super().token_loss(logp, *arguments, **given) - likelihood

@@ -2,8 +2,7 @@
 
     loss = -sg[clip(r, 1 - clip_low, 1 + clip_high)] A log p,   r = p / p_old, sg = stop gradient
 
-PPO's objective gives no gradient to a token whose ratio has left the clipping range; CISPO keeps its gradient, with a
-clipped importance weight. Strictly on-policy r = 1, and it is the plain policy gradient.
+Strictly on-policy r = 1, and it is the plain policy gradient.
 
 Source: the paper, which publishes no value of clip_high, and third-party implementations: Trinity-RFT (upper bound
 1.28, the default here), verl (b178a3c), verl/trainer/ppo/core_algos.py:1722 (1.2 in its example). There is no official

@@ -1,7 +1,6 @@
 """Clip_B: batch-normalized entropy-discriminator clipping (paper, Algorithm 1, eq. 15).
 
-A token is an outlier if its S* is too many standard deviations away from the batch mean of S*. The mean and the
-standard deviation are over all response tokens of the batch, whatever their advantage.
+A token is an outlier if its S* is too many standard deviations from the mean, over all response tokens of the batch.
 """
 
 import math
@@ -9,8 +8,7 @@ from typing import Any
 
 import torch
 
-from entropy_dynamics.core.shapes import Mask, PerToken
-from entropy_dynamics.core.token_stats import TokenStats
+from entropy_dynamics.core.shapes import Mask, PerToken, TokenStats
 from entropy_dynamics.methods import Denominator, Method, method
 from entropy_dynamics.methods.common import Deviations, Samples, UpperDeviations, outliers, tokens_of
 

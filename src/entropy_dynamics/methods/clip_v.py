@@ -1,8 +1,7 @@
 """Clip_V: vocabulary-normalized entropy-discriminator clipping (paper, Algorithm 2, eq. 16).
 
 A token is an outlier if its centered score S_c = S* - E[S] is too many batch standard deviations away from zero, the
-expectation of S_c on-policy (Corollary 2). Eq. 16 as printed subtracts E[S] from S_c a second time; the algorithm's
-text and the released code do not, and neither does this implementation.
+expectation of S_c on-policy (Corollary 2). Eq. 16 as printed subtracts E[S] twice; text and released code do not.
 """
 
 import math
@@ -10,8 +9,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from entropy_dynamics.core.shapes import Mask, PerToken
-from entropy_dynamics.core.token_stats import TokenStats
+from entropy_dynamics.core.shapes import Mask, PerToken, TokenStats
 from entropy_dynamics.methods import Denominator, Method, method
 from entropy_dynamics.methods.common import Deviations, Samples, Share, UpperDeviations, largest, outliers, tokens_of
 

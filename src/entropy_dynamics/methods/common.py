@@ -49,9 +49,8 @@ def outliers(
 def largest(values: PerToken, candidates: Mask, count: int) -> Chosen:
     """The `count` candidates with the largest values (all, if there are fewer); ties go to the first."""
     order = torch.where(candidates.bool(), values, -math.inf).flatten().argsort(descending=True, stable=True)
-    chosen = torch.zeros(candidates.numel(), dtype=torch.bool, device=candidates.device)
-    chosen[order[: min(count, int(candidates.bool().sum()))]] = True
-    return chosen.view(candidates.shape)
+    chosen = order[: min(count, int(candidates.bool().sum()))]
+    return torch.zeros_like(order, dtype=torch.bool).index_fill(0, chosen, True).view(candidates.shape)
 
 
 def permutation(count: int, generator: torch.Generator | None) -> Int[Tensor, " count"]:

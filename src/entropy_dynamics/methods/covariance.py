@@ -1,12 +1,10 @@
 """Clip-Cov and KL-Cov: restrain tokens with a high covariance of advantage and log probability (Cui et al. 2025).
 
-The covariance of log p and A over the batch drives the fall of the entropy, and a few tokens carry most of it:
+    cov_t = (A_t - mean A) (log p_t - mean log p),   means over all response tokens of the batch
 
-    cov_t = (A_t - mean A) (log p_t - mean log p),   means over all response tokens of the batch.
-
-Clip-Cov drops some of these tokens; KL-Cov penalizes how far they move from the policy that sampled them. In the
+Clip-Cov drops some of the tokens; KL-Cov penalizes how far they move from the policy that sampled them. In the
 official code, the means, the number of tokens and their selection are per micro-batch of a GPU; here they are over the
-batch of an update, so that they do not depend on how it was split.
+batch of an update.
 
 Source: PRIME-RL/Entropy-Mechanism-of-RL (8850579), verl/trainer/ppo/core_algos.py:426 (compute_policy_loss_kl_cov) and
 :469 (compute_policy_loss_clip_cov), recipe/dapo/7b_clip_cov.sh and 7b_kl_cov.sh.
@@ -18,8 +16,7 @@ from typing import Annotated, Any, ClassVar
 import torch
 from pydantic import Field, NonNegativeFloat, model_validator
 
-from entropy_dynamics.core.shapes import Mask, PerToken
-from entropy_dynamics.core.token_stats import TokenStats
+from entropy_dynamics.core.shapes import Mask, PerToken, TokenStats
 from entropy_dynamics.methods import Method, method
 from entropy_dynamics.methods.common import Share, batch_mean, largest, permutation
 
@@ -30,8 +27,7 @@ Bound = Annotated[float, Field(allow_inf_nan=True)]
 class ClipCov(Method):
     """Drops tokens drawn uniformly among those with lb < cov < ub; the denominator stays all response tokens.
 
-    The official code draws only among tokens that PPO clipping does not affect. Here clipped tokens can be drawn too:
-    strictly on-policy there are none, and with the official clipping range of 1 there are few.
+    The official code draws only among tokens that PPO does not clip; here all can be drawn.
     """
 
     ratio: Share = 2e-4
@@ -55,17 +51,14 @@ class ClipCov(Method):
         candidates = ((cov > self.lb) & (cov < self.ub)).flatten().nonzero().squeeze(-1)
         count = max(math.floor(self.ratio * int(mask.sum())), 1)
         drawn = permutation(len(candidates), generator)[:count]
-        dropped = torch.zeros(mask.numel(), dtype=torch.bool, device=mask.device)
-        dropped[candidates[drawn.to(mask.device)]] = True
-        return torch.where(dropped.view(mask.shape), 0.0, mask.float())
+        return mask.float().flatten().index_fill(0, candidates[drawn.to(mask.device)], 0.0).view(mask.shape)
 
 
 @method("kl_cov")
 class KLCov(Method):
     """Adds beta |log p - log p_old| to the loss of the tokens with the largest cov; every token keeps its weight.
 
-    Intended for a loss without PPO clipping, -A r (see its config). At log p = log p_old the term has no gradient, so
-    KL-Cov differs from the plain policy gradient only with several updates per batch.
+    Intended for a loss without PPO clipping, -A r (see its config).
     """
 
     frac: Share = 2e-3
@@ -85,17 +78,9 @@ class KLCov(Method):
         return self.beta * largest(cov, mask, count).float()
 
     def token_loss(
-        self,
-        logp: PerToken,
-        logp_old: PerToken,
-        advantages: PerToken,
-        mask: Mask,
-        *,
-        coefficients: PerToken | None = None,
-        **_: Any,
+        self, logp: PerToken, logp_old: PerToken, *arguments: Any, coefficients: PerToken, **more: Any
     ) -> PerToken:
-        assert coefficients is not None
-        return super().token_loss(logp, logp_old, advantages, mask) + coefficients * (logp - logp_old).abs()
+        return super().token_loss(logp, logp_old, *arguments, **more) + coefficients * (logp - logp_old).abs()
 
 
 def token_covariance(stats: TokenStats, advantages: PerToken, mask: Mask) -> PerToken:

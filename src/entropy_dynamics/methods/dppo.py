@@ -4,8 +4,7 @@
     no gradient where p - p_old > clip_high and A > 0, or p - p_old < -clip_low and A < 0
 
 |p - p_old| is the total variation between the two policies, reduced to the token versus all others (DPPO-Binary-TV).
-PPO's ratio stops an unlikely token after a small absolute change, and a likely one late. Strictly on-policy it is the
-plain policy gradient.
+Strictly on-policy it is the plain policy gradient.
 
 Source: sail-sg/Stable-RL (c6af1d1), verl/trainer/ppo/core_algos.py:1160 (compute_policy_loss_with_mask) and :1241
 (_compute_token_mask_for_policy_loss), and the authors' example in verl (8f11888),

@@ -2,8 +2,7 @@
 
     A = R - mean of the group,   loss = sum of the token losses / (rollouts * max_tokens)
 
-Source: sail-sg/understand-r1-zero, train_zero_math.py:286 (the normalizer), examples/qwen2.5-math-7b.sh. In a group of
-one rollout, A is its reward, as in verl; in the official code it is 0. The trainer's groups have at least two.
+Source: sail-sg/understand-r1-zero, train_zero_math.py:286 (the normalizer), examples/qwen2.5-math-7b.sh.
 """
 
 import torch

@@ -15,8 +15,7 @@ from typing import Any, ClassVar
 import torch
 from pydantic import NonNegativeFloat, PrivateAttr
 
-from entropy_dynamics.core.shapes import Groups, Mask, PerRollout, PerToken
-from entropy_dynamics.core.token_stats import TokenStats
+from entropy_dynamics.core.shapes import Groups, Mask, PerRollout, PerToken, TokenStats
 from entropy_dynamics.methods import Denominator, Method, method
 from entropy_dynamics.methods.common import batch_mean
 from entropy_dynamics.sections import PositiveInt
@@ -55,8 +54,7 @@ class EntrocraftAuthors(Entrocraft):
     """The released code: outside the band the advantages are replaced; every token keeps its weight.
 
     Above the band A = 1 for correct rollouts and 0 for the others (RAFT++); below it A = -1 for wrong rollouts and 0
-    for the others (NSR), also in groups of equal rewards. Correct means a reward above 0 or, if advantages are computed
-    elsewhere, A > 0.
+    for the others (NSR). Correct means a reward above 0 or, if advantages are computed elsewhere, A > 0.
     """
 
     denominator: Denominator = "all"
@@ -79,8 +77,7 @@ class EntrocraftAuthors(Entrocraft):
         return torch.where(mask.bool(), used, 0.0)
 
     def token_loss(
-        self, logp: PerToken, logp_old: PerToken, *arguments: Any, coefficients: PerToken | None = None, **more: Any
+        self, logp: PerToken, logp_old: PerToken, *arguments: Any, coefficients: PerToken, **more: Any
     ) -> PerToken:
-        assert coefficients is not None
         _, mask = arguments
         return super().token_loss(logp, logp_old, coefficients, mask, **more)

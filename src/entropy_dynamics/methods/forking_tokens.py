@@ -2,8 +2,7 @@
 
     keep H_t >= tau,   tau the ceil(keep_fraction N)-th highest entropy among the batch's N response tokens.
 
-tau is computed over the whole batch of an update, with tokens of positive, negative and zero advantage together; the
-official code keeps the same number of tokens in each micro-batch of a GPU.
+tau is computed over the whole batch of an update, whatever A; in the official code, over a micro-batch of a GPU.
 
 Source: Shenzhi-Wang/Beyond-the-80-20-Rule-RLVR (6f5dda6), verl/trainer/ppo/core_algos.py:53
 (get_global_entropy_top_mask) and :1004,
@@ -13,8 +12,7 @@ recipe/rlvr_with_high_entropy_tokens_only/run_only_top20_high_entropy_tokens_dap
 import math
 from typing import Any, ClassVar
 
-from entropy_dynamics.core.shapes import Mask, PerToken
-from entropy_dynamics.core.token_stats import TokenStats
+from entropy_dynamics.core.shapes import Mask, PerToken, TokenStats
 from entropy_dynamics.methods import Method, method
 from entropy_dynamics.methods.common import Share
 
@@ -23,8 +21,7 @@ from entropy_dynamics.methods.common import Share
 class ForkingTokens(Method):
     """Tokens tied at the threshold are all kept: the mask ignores token order and only grows with `keep_fraction`.
 
-    `denominator`: `all` as in the paper's formula; `kept` as in the official code, with a gradient 1 / keep_fraction
-    times as large.
+    `denominator`: `all` as in the paper's formula; `kept` as in the official code.
     """
 
     keep_fraction: Share = 0.2
@@ -37,6 +34,5 @@ class ForkingTokens(Method):
         tokens = int(response.sum())
         if tokens == 0:
             return mask.float()
-        below = tokens - math.ceil(self.keep_fraction * tokens)
-        threshold = entropy[response].kthvalue(below + 1).values
+        threshold = entropy[response].topk(math.ceil(self.keep_fraction * tokens)).values[-1]
         return mask.float() * (response & (entropy >= threshold))

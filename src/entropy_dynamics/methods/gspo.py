@@ -3,10 +3,8 @@
     s_i = (p(y_i) / p_old(y_i))^(1 / T_i) = exp(mean_t (log p_t - log p_old_t))
     loss = mean_i max(-s_i A_i, -clip(s_i, 1 - clip_low, 1 + clip_high) A_i)
 
-Computed in the paper's token form (eq. 13-17), with s_i = sg[s_i] p_t / sg[p_t] on token t. Values and gradients are
-the same if all tokens of a response share one A; the token form is also defined if they do not (PPO's critic). The mean
-over sequences is `loss_scope: per_sequence`. Strictly on-policy s = 1, and it is a policy gradient averaged per
-sequence.
+Computed in the paper's token form (eq. 13-17), with s_i = sg[s_i] p_t / sg[p_t] on token t: the same if all tokens of a
+response share one A, and also defined if they do not (PPO's critic). The mean over sequences is `loss_scope`.
 
 Source: the paper (bounds, four updates) and verl (b178a3c), verl/trainer/ppo/core_algos.py:1254
 (compute_policy_loss_gspo); there is no official code.

@@ -4,9 +4,8 @@
     loss = -A r + beta k3,   k3 = e^d - d - 1,  d = log q - log p,
 
 for the least likely `share` of the tokens with A < 0, if log p < log q; all other tokens have PPO's loss. k3, capped at
-10, estimates KL(p, q). Strictly on-policy d = -log M for a token that q keeps, so that the penalty adds
-beta (1 - 1/M) to the derivative of the loss with respect to log p. Tokens that q drops keep PPO's loss. M needs a
-second pass over the vocabulary (`token_stats`, min_p).
+10, estimates KL(p, q). Strictly on-policy, the penalty adds beta (1 - 1/M) to the derivative of the loss with respect
+to log p. M needs a second pass over the vocabulary (`token_stats`, min_p).
 
 The official code ranks the tokens of a micro-batch under the policy at each update, and ties none if the share amounts
 to fewer than two tokens; here the ranking is over the whole batch, under the policy before the first update on it.
@@ -24,8 +23,7 @@ import torch
 from pydantic import NonNegativeFloat
 
 from entropy_dynamics.core.objective import importance_ratio
-from entropy_dynamics.core.shapes import Mask, PerToken
-from entropy_dynamics.core.token_stats import TokenStats
+from entropy_dynamics.core.shapes import Mask, PerToken, TokenStats
 from entropy_dynamics.methods import Method, method
 from entropy_dynamics.methods.common import Share, largest
 
@@ -53,10 +51,7 @@ class LpReg(Method):
         chosen = largest(-stats.logp.detach(), candidates, math.floor(self.share * int(candidates.sum()) + 1e-6))
         return torch.where(chosen, stats.proxy_logp.detach(), -torch.inf).where(mask.bool(), 0.0)
 
-    def token_loss(
-        self, logp: PerToken, *arguments: Any, coefficients: PerToken | None = None, **more: Any
-    ) -> PerToken:
-        assert coefficients is not None
+    def token_loss(self, logp: PerToken, *arguments: Any, coefficients: PerToken, **more: Any) -> PerToken:
         logp_old, advantages, mask = arguments
         tied = mask.bool() & (advantages < 0) & (logp.detach() < coefficients)
         d = torch.where(tied, coefficients - logp, 0.0)

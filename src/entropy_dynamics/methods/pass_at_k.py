@@ -29,8 +29,7 @@ class PassAtK(PerGroup):
     """Only the advantages differ from GRPO's."""
 
     k: PositiveInt = 4
-    """Less than the group size. 1 gives GRPO's advantages of binary rewards, up to the definition of the standard
-    deviation."""
+    """Less than the group size. 1 gives GRPO's advantages of binary rewards, but with the biased std."""
 
     def group_advantages(self, rewards: PerMember) -> PerMember:
         """Raises UserError for k >= n: every group with a correct rollout would then have rho = 1."""

@@ -6,8 +6,7 @@ With binary rewards only one kind of answer has a non-zero advantage: the correc
 most 1 - quantile, otherwise the wrong ones.
 
 Source: the paper's web page and the README of junkangwu/QAE, which interpolates between order statistics
-(`torch.quantile`, `qae_authors`): with binary rewards, its baseline can lie between the two in groups at the threshold.
-Its code was not available.
+(`torch.quantile`, `qae_authors`). Its code was not available.
 """
 
 import math

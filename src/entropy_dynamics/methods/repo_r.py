@@ -2,15 +2,11 @@
 
     A' = A - zeta |A| L,   L = log p - E[log p] = log p + H,   set to 0 where the sign would flip
 
-that is, A (1 - zeta L) for A > 0 and A (1 + zeta L) for A < 0. As S* = p L, zeta > 0 pushes the entropy up in all four
-quadrants of sign(A) and sign(S*). An optional controller halves or doubles zeta after each step, towards a target
-entropy.
-
-Weighting a token's loss is equivalent to weighting its advantage, as PPO's objective is linear in |A|.
+As S* = p L, zeta > 0 pushes the entropy up in all four quadrants of sign(A) and sign(S*). An optional controller halves
+or doubles zeta after each step, towards a target entropy. PPO's objective is linear in |A|, so A' is a token weight.
 
 Source: arXiv 2603.11682, Appendix D.2 (formula, bounds and initial value of zeta); there is no official code. SkyRL's
-pull request 1896 uses the raw log p instead of L, which is a different method: log p is never positive, so it amplifies
-all tokens of correct answers, whereas L > 0 for those with log p > -H and damps them.
+pull request 1896 uses log p instead of L, which is a different method.
 """
 
 from collections.abc import Mapping
@@ -19,8 +15,7 @@ from typing import Any, ClassVar
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PrivateAttr
 
-from entropy_dynamics.core.shapes import Mask, PerToken
-from entropy_dynamics.core.token_stats import TokenStats
+from entropy_dynamics.core.shapes import Mask, PerToken, TokenStats
 from entropy_dynamics.methods import Method, method
 
 

@@ -2,9 +2,8 @@
 
     loss = -mean of log p over the tokens of correct answers
 
-Strictly on-policy its gradient equals PSR's (w_reinforce.py); with several updates per batch or stale rollouts it
-has no importance ratio. Correct means a reward above 0. It is the common core of RAFT (arXiv 2304.06767), STaR and RFT,
-which differ in what they sample from and how often; repeated answers are not removed here.
+Strictly on-policy its gradient equals PSR's (w_reinforce.py); otherwise it has no importance ratio. It is the common
+core of RAFT (arXiv 2304.06767), STaR and RFT; repeated answers are not removed here.
 """
 
 from typing import Any

@@ -5,9 +5,8 @@
 RSI > 1 exactly where S* < 0, so the interval is a band around S* = 0: RSI-S drops likely tokens of nearly
 deterministic distributions, and the least likely ones.
 
-Source: the abstract of arXiv 2606.31575, which mentions "a stable RSI interval" of a quantity that "couples the token's
-entropy with the probability of the selected token" and gives no formula. Formula and bounds come from a third party; no
-official code was found.
+Source: the abstract of arXiv 2606.31575, which mentions "a stable RSI interval" and gives no formula. Formula and
+bounds come from a third party; no official code was found.
 """
 
 from typing import Any, ClassVar
@@ -15,15 +14,14 @@ from typing import Any, ClassVar
 import torch
 from pydantic import NonNegativeFloat, model_validator
 
-from entropy_dynamics.core.shapes import Mask, PerToken
-from entropy_dynamics.core.token_stats import TokenStats
+from entropy_dynamics.core.shapes import Mask, PerToken, TokenStats
 from entropy_dynamics.methods import Method, method
 from entropy_dynamics.sections import Threshold
 
 
 @method("rsi_s")
 class RSIS(Method):
-    """The denominator stays all response tokens. The default bounds come from a third party, not from the paper."""
+    """The denominator stays all response tokens."""
 
     low: NonNegativeFloat = 0.1
     high: Threshold = 3.0

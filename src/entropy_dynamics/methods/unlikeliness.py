@@ -2,8 +2,7 @@
 
     R' = R (1 - beta rank / G),   rank 0 for the least likely of a group's G responses, G - 1 for the most likely,
 
-ranked by the mean log probability of a response's tokens. Advantages are computed from R' throughout: the reward in the
-numerator, and the group's mean and standard deviation.
+ranked by the mean log probability of a response's tokens. Advantages are computed from R' throughout.
 
 Source: AndreHe02/rewarding-unlikely-release (ca1cff0), verl/trainer/ppo/ray_lean_trainer.py:643-680,
 examples/lean/grpo.sh. Not implemented: its second epoch over each batch and its KL loss to the untrained model (0.1).
@@ -40,11 +39,6 @@ class Unlikeliness(Method):
 
 def ranks_in_groups(values: PerRollout, groups: Groups) -> tuple[Int[Tensor, " batch"], Int[Tensor, " batch"]]:
     """Rank of each value within its group (0 = smallest; ties in order of appearance), and the group's size."""
-    grouping = Grouping.by(groups)
-    group, sizes = grouping.of, grouping.sizes
-    order = values.argsort(stable=True)
-    order = order[group[order].argsort(stable=True)]  # by group and, inside a group, by value
-    start = sizes.cumsum(0) - sizes
-    ranks = torch.empty_like(order)
-    ranks[order] = torch.arange(len(order), device=order.device) - start[group[order]]
-    return ranks, sizes[group]
+    rank = values.argsort(stable=True).argsort()  # in the batch
+    same_group = groups[:, None] == groups
+    return (same_group & (rank < rank[:, None])).sum(-1), same_group.sum(-1)

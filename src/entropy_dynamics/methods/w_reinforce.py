@@ -2,9 +2,8 @@
 
     A = positive if the answer is correct, else -negative
 
-without group normalization, so that groups of equal rewards count too. W-REINFORCE gives correct answers a lower weight
-(lambda in the paper), NSR learns only from wrong answers, PSR only from correct ones. As in the official code, rollouts
-with A = 0 leave the batch and therefore the denominator. Correct means a reward above 0.
+without group normalization, so that groups of equal rewards count too. NSR learns only from wrong answers, PSR only
+from correct ones. As in the official code, rollouts with A = 0 leave the denominator. Correct means a reward above 0.
 
 Source: TianHongZXY/RLVR-Decomposed (a5d4e7c), verl/trainer/ppo/core_algos.py:111 (compute_psr_nsr_outcome_advantage)
 and :319 (compute_policy_loss), verl/trainer/ppo/ray_trainer.py:1192, run_qwen2.5-math-7b_psr_nsr.sh and the defaults
@@ -19,8 +18,7 @@ from typing import Any
 import torch
 from pydantic import NonNegativeFloat
 
-from entropy_dynamics.core.shapes import Groups, Mask, PerRollout, PerToken
-from entropy_dynamics.core.token_stats import TokenStats
+from entropy_dynamics.core.shapes import Groups, Mask, PerRollout, PerToken, TokenStats
 from entropy_dynamics.methods import Denominator, DualClip, Method, method
 from entropy_dynamics.methods.entropy_bonus import EntropyBonus
 

@@ -101,11 +101,10 @@ class RolloutBatch:
     def micro_batches(self, tokens: int, rows: Rows | None = None, ranks: int = 1) -> list[Int[Tensor, " part"]]:
         """Split `rows` (default: all) into micro-batches of at most `tokens` tokens, padding included.
 
-        Rows are sorted by length. On one rank, a micro-batch ends early if the next, shorter rows would raise its
-        padding above `PADDING`; a row longer than `tokens` is a micro-batch by itself. The number of micro-batches is a
-        multiple of `ranks`, a divisor of the number of rows, and any `ranks` consecutive ones cost about the same:
-        assigned round-robin, every rank runs the same number of forward passes, of similar sizes. Identical rows count
-        once, as the model runs them once.
+        Rows are sorted by length; identical rows count once, as the model runs them once. On one rank, a micro-batch
+        ends early if the next, shorter rows would raise its padding above `PADDING`; a row longer than `tokens` is one
+        by itself. The number of micro-batches is a multiple of `ranks`, a divisor of the number of rows, and any
+        `ranks` consecutive ones cost about the same, so that they can be assigned round-robin.
         """
         rows = torch.arange(len(self), device=self.groups.device) if rows is None else rows
         lengths = self.lengths[rows].cpu()

@@ -10,11 +10,11 @@ import re
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
@@ -22,14 +22,13 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_
 
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.distributed.sharding import storage_faults
-from entropy_dynamics.results.files import flush, read_parquet, sha256, write_json, write_parquet
+from entropy_dynamics.results.files import flush, sha256, write_json
 from entropy_dynamics.results.layout import CHECKPOINT_FILE_BYTES
 from entropy_dynamics.results.provenance import fingerprint
 from entropy_dynamics.sampling import Rollout
 from entropy_dynamics.training.optimizer import Trained
 
 RECORD = "checkpoint.json"
-AHEAD = "rollouts.parquet"
 _FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 
 
@@ -65,7 +64,6 @@ class Checkpoints:
 
         Args:
             rows: the metrics of every step so far.
-            method_state: see `Method.state_dict`.
             ahead: rollouts already sampled for the next steps (`training.staleness`).
             finished: the run has no more steps: the optimizer's state is left out.
         """
@@ -78,13 +76,12 @@ class Checkpoints:
         self.ranks.barrier()
         record = {"steps_done": len(rows), "made_from": self.made_from, "rows": rows, "method": method_state}
         record |= {"made_by": [*self.earlier, self.made_by], "finished": finished}
+        record["ahead"] = [[vars(rollout) for rollout in rollouts] for rollouts in ahead]
         tensors = _tensors(trained, _state(trained), finished)
         writer = HuggingFaceStorageWriter(str(temporary), _file_numbers(tensors), save_distributed=True)
         try:
             with storage_faults(f"checkpoint {temporary}"):
                 dcp.save(tensors, storage_writer=writer, no_dist=self.ranks.mesh is None)
-                if ahead:
-                    self.ranks.on_main(lambda: write_parquet(temporary / AHEAD, _frame(ahead)))
                 record["files"] = self._hashes(temporary, to_disk=True)
                 if self.ranks.is_main:
                     write_json(temporary / RECORD, record | {"sha256": fingerprint(record)})
@@ -112,23 +109,16 @@ class Checkpoints:
         """
         for name in reversed(self.ranks.on_main(lambda: [path.name for path in self._steps()])):
             path = self.folder / name
-            damage, record = self._read(path)
-            if damage is None:
+            record = self.ranks.on_main(partial(_read_record, path))
+            if record is not None and record["files"] == self._hashes(path):
                 self._load(path, trained, record.get("finished", False))
                 self.latest = record["steps_done"]
-                self.ahead = _rollouts(path / AHEAD) if AHEAD in record["files"] else []
+                self.ahead = [[Rollout(**each) for each in rollouts] for rollouts in record.get("ahead", [])]
                 self.earlier = [by for by in record["made_by"] if _maker(by) != _maker(self.made_by)]
                 return record["rows"], record["method"]
             self.damaged.append(path)
-            self.ranks.note(f"checkpoint {path} is damaged ({damage}) and is skipped")
+            self.ranks.note(f"checkpoint {path} is damaged and is skipped")
         return [], {}
-
-    def _read(self, path: Path) -> tuple[str | None, dict[str, Any]]:
-        """The fault of a checkpoint, None if it is intact, and its record."""
-        damage, record = self.ranks.on_main(lambda: _read_record(path))
-        if damage is None and (wrong := record["files"].items() ^ self._hashes(path).items()):
-            damage = f"{min(wrong)[0]} is missing, was modified or does not belong to it"
-        return damage, record
 
     def _hashes(self, path: Path, to_disk: bool = False) -> dict[str, str]:
         """SHA-256 of every file of a checkpoint except its record, by name; `to_disk` also flushes each."""
@@ -165,18 +155,13 @@ class Checkpoints:
         return sorted(steps, key=lambda path: int(path.name.removeprefix("step")))
 
 
-def _read_record(path: Path) -> tuple[str | None, dict[str, Any]]:
-    """The fault of a checkpoint's record, None if it is intact, and the record."""
-    try:
+def _read_record(path: Path) -> dict[str, Any] | None:
+    """The record of a checkpoint; None if it is missing or damaged."""
+    with suppress(FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
         record = json.loads((path / RECORD).read_text(encoding="utf-8"))
-        if record.pop("sha256") != fingerprint(record):
-            return f"{RECORD} was modified", record
-        record["files"].keys()  # raises if the entry is missing or malformed
-    except FileNotFoundError:
-        return f"{RECORD} is missing", {}
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return f"{RECORD} cannot be read", {}
-    return None, record
+        if record.pop("sha256") == fingerprint(record):
+            return record
+    return None
 
 
 def checkpoint_bytes(trained: Trained) -> int:
@@ -189,20 +174,6 @@ def _file_numbers(tensors: dict[str, Tensor]) -> dict[str, int]:
     """File number of each tensor, from 1. Files are filled in order."""
     ends = accumulate(tensor.numel() * tensor.element_size() for tensor in tensors.values())
     return {name: 1 + (end - 1) // CHECKPOINT_FILE_BYTES for name, end in zip(tensors, ends, strict=True)}
-
-
-def _frame(ahead: Sequence[Sequence[Rollout]]) -> pd.DataFrame:
-    return pd.DataFrame([{"place": place, **vars(each)} for place, rollouts in enumerate(ahead) for each in rollouts])
-
-
-def _rollouts(path: Path) -> list[list[Rollout]]:
-    """Inverse of `_frame`, read from a file."""
-    ahead: list[list[Rollout]] = []
-    for place, name, sample, tokens, reason, logp in read_parquet(path).itertuples(index=False):
-        if place == len(ahead):
-            ahead.append([])
-        ahead[-1].append(Rollout(name, sample, tokens.tolist(), reason, None if logp is None else logp.tolist()))
-    return ahead
 
 
 def _maker(made_by: dict[str, Any]) -> list[Any]:

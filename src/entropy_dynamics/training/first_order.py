@@ -1,7 +1,7 @@
 """The entropy change of a batch under optimizer steps, to first order in the step, and what each part of AdamW adds.
 
-Let H be the mean entropy of the batch's positions under the policy with parameters theta. To first order, a step
-changes H by grad H . (theta' - theta). A single gradient of H serves all directions, each at the cost of a dot product.
+A step from theta to theta' changes H, the mean entropy of the batch's positions, by grad H . (theta' - theta). A single
+gradient of H serves all directions.
 """
 
 import math

@@ -71,8 +71,7 @@ def load_critic(directory: Path, policy: Policy, config: TrainingConfig, ranks: 
 def prepare_blocks(blocks: Iterable[nn.Module], config: TrainingConfig) -> None:
     """Set up activation checkpointing and compilation of transformer blocks as configured; to be called before `shard`.
 
-    A block's `forward` is replaced, inside the hooks that FSDP adds around it. Parameter names therefore do not change,
-    and the compiler sees plain tensors, and the checkpointing, which it plans itself.
+    A block's `forward` is replaced, inside FSDP's hooks: parameter names stay, and the compiler sees plain tensors.
     """
     for block in blocks:
         if config.activation_checkpointing != "none":

@@ -8,8 +8,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from entropy_dynamics.core.shapes import Rows
-from entropy_dynamics.core.token_stats import TokenStats, token_stats
+from entropy_dynamics.core.shapes import Rows, TokenStats
+from entropy_dynamics.core.token_stats import token_stats
 from entropy_dynamics.distributed.precision import autocast
 from entropy_dynamics.distributed.sharding import whole
 from entropy_dynamics.models.tree import fits
@@ -17,9 +17,7 @@ from entropy_dynamics.training.batch import RolloutBatch
 
 
 class Policy(nn.Module):
-    """A causal language model whose forward returns token statistics, so that logits are never held in full.
-
-    It is a module of its own because FSDP gathers parameters around a module's forward (distributed/sharding.py).
+    """A causal language model whose forward, around which FSDP gathers parameters, returns token statistics.
 
     Args:
         head_dtype: dtype of the output projection; None: `precision` or, in float32, the hidden states' dtype.
@@ -66,10 +64,9 @@ class Policy(nn.Module):
         return {name: column[inverse] for name, column in stats.columns().items()}
 
     def stats(self, batch: RolloutBatch, rows: Rows, temperature: float, **options: Any) -> TokenStats:
-        """TokenStats of the response tokens of `rows`, each [rows, token], 0 on padding.
+        """TokenStats of the response tokens of `rows`, each [rows, token], 0 on padding. Identical rows are run once.
 
-        `logp` carries the gradient into the model. Identical rows are run once. `options` are `entropy_gradient`, `top`
-        and `min_p` of `token_stats`.
+        `options` are `entropy_gradient`, `top` and `min_p` of `token_stats`.
         """
         distinct, inverse = batch.copy_of[rows].unique(return_inverse=True)
         mask = batch.mask[distinct]

@@ -2,8 +2,6 @@
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.sampling import Rollout
 from entropy_dynamics.tasks import Grade
@@ -25,14 +23,7 @@ def paper_reward(grade: Grade) -> float:
     return -1.0 if grade.truncated else -0.1
 
 
-def binary_reward(grade: Grade) -> float:
-    """The reward of the released configuration: 1 for a correct answer in the required format, otherwise 0."""
-    return 1.0 if grade.correct else 0.0
-
-
-def random_rewards(seed: int, step: int, count: int) -> list[float]:
-    """0 or 1 with equal probability: a control in which there is nothing to learn."""
-    return np.random.default_rng([seed, step, 1]).integers(2, size=count).astype(float).tolist()
-
-
-REWARDS: dict[str, Callable[[Grade], float]] = {"paper": paper_reward, "binary": binary_reward}
+REWARDS: dict[str, Callable[[Grade], float]] = {
+    "paper": paper_reward,
+    "binary": lambda grade: float(grade.correct),  # of the released configuration
+}

@@ -4,7 +4,8 @@ import hashlib
 import importlib
 import math
 import os
-from contextlib import ExitStack, closing
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.layout import Layout
 
 PROJECT = "entropy-dynamics"
+Log = Callable[[int, dict[str, float]], None]
 
 
 class Trackers(ExitStack):
@@ -25,51 +27,42 @@ class Trackers(ExitStack):
     def __init__(self, config: RunConfig, layout: Layout, method: str, seed: int, *, enabled: bool = True) -> None:
         super().__init__()
         logs, run = layout.root / "logs", Path(config.model.name, method, f"seed{seed}")
-
-        def opened(name: str) -> _TensorBoard | _WandB:
-            if name == "tensorboard":
-                return _TensorBoard(logs / name / run)
-            return _WandB(name, config, logs, str(Path(config.scale, run)))
-
-        self._open = [self.enter_context(closing(opened(name))) for name in config.trackers if enabled]
+        self._logs = [
+            self._tensorboard(logs / name / run) if name == "tensorboard" else self._wandb(name, config, logs, run)
+            for name in config.trackers
+            if enabled
+        ]
 
     def log(self, step: int, metrics: dict[str, Any]) -> None:
         """Log the metrics of a step, except those that are NaN."""
         numbers = {name: float(value) for name, value in metrics.items() if name != "step" and not math.isnan(value)}
-        for tracker in self._open:
-            tracker.log(step, numbers)
+        for log in self._logs:
+            log(step, numbers)
 
-
-class _TensorBoard:
-    def __init__(self, directory: Path) -> None:
+    def _tensorboard(self, directory: Path) -> Log:
         importlib.import_module("tensorboard")  # fails before anything runs
-        self._directory = directory
-        self._writer: Any = None
+        writers: list[Any] = []
 
-    def log(self, step: int, numbers: dict[str, float]) -> None:
-        if self._writer is None:
-            from torch.utils.tensorboard import SummaryWriter
+        def log(step: int, numbers: dict[str, float]) -> None:
+            if not writers:
+                from torch.utils.tensorboard import SummaryWriter
 
-            # A resumed run repeats the steps since its checkpoint: purge their earlier events.
-            self._writer = SummaryWriter(str(self._directory), purge_step=step)
-        for name, value in numbers.items():
-            self._writer.add_scalar(name, value, step)
+                # A resumed run repeats the steps since its checkpoint: purge their earlier events.
+                writers.append(self.enter_context(SummaryWriter(str(directory), purge_step=step)))
+            for name, value in numbers.items():
+                writers[0].add_scalar(name, value, step)
 
-    def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
+        return log
 
+    def _wandb(self, package: str, config: RunConfig, directory: Path, run: Path) -> Log:
+        """Weights & Biases (WANDB_MODE says whether online), or Trackio, which has the same interface.
 
-class _WandB:
-    """Weights & Biases (WANDB_MODE says whether online), or Trackio, which has the same interface.
-
-    Trackio logs to TRACKIO_DIR, by default logs/trackio; `trackio show` reads the same variable (docs/results.md).
-    """
-
-    def __init__(self, package: str, config: RunConfig, directory: Path, name: str) -> None:
+        Trackio logs to TRACKIO_DIR, by default logs/trackio; `trackio show` reads the same variable (docs/results.md).
+        """
         os.environ.setdefault("TRACKIO_DIR", str(directory / "trackio"))  # read when trackio is imported
         module = importlib.import_module(package)
         directory.mkdir(parents=True, exist_ok=True)
+        name = str(Path(config.scale, run))
         # The same for a run resumed from a checkpoint only: a run of other results or settings is another run.
         key = f"{directory.resolve()} {name} {settings_of('train', config)}"
         identity = hashlib.sha256(key.encode()).hexdigest()[:16]
@@ -77,12 +70,8 @@ class _WandB:
         if package == "trackio":  # its runs have no other id than the name
             own = {"name": f"{name} {identity[:6]}", "embed": False}
         try:
-            self._run = module.init(project=PROJECT, resume="allow", config=config.model_dump(), **own)
+            opened = module.init(project=PROJECT, resume="allow", config=config.model_dump(), **own)
         except getattr(module, "Error", ()) as error:
             raise UserError(f"{package} does not start: {' '.join(str(error).split())}") from error
-
-    def log(self, step: int, numbers: dict[str, float]) -> None:
-        self._run.log(numbers, step=step)
-
-    def close(self) -> None:
-        self._run.finish()
+        self.callback(opened.finish)
+        return lambda step, numbers: opened.log(numbers, step=step)

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from types import MappingProxyType
 
 import numpy as np
@@ -16,8 +16,8 @@ from entropy_dynamics.config.schema.training import TrainingConfig
 from entropy_dynamics.core.advantages import group_advantages
 from entropy_dynamics.core.groups import Grouping
 from entropy_dynamics.core.metrics import change_metrics, entropy_metrics, lens_metrics
-from entropy_dynamics.core.shapes import PerToken
-from entropy_dynamics.core.token_stats import TokenStats
+from entropy_dynamics.core.objective import importance_ratio
+from entropy_dynamics.core.shapes import PerToken, TokenStats
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.distributed.time_limit import TimeLimit
 from entropy_dynamics.errors import EngineMismatchError, NotFiniteError, Unfinished, UserError
@@ -26,12 +26,12 @@ from entropy_dynamics.sampling import Prompt, Rollout, Sampler, sample_seed
 from entropy_dynamics.tasks import Grade
 from entropy_dynamics.training.batch import RolloutBatch
 from entropy_dynamics.training.checkpoints import Checkpoints, checkpoint_bytes
-from entropy_dynamics.training.critic import CriticGAE, Estimate
+from entropy_dynamics.training.critic import CriticGAE
 from entropy_dynamics.training.first_order import NOT_MEASURED, FirstOrderChange
 from entropy_dynamics.training.optimizer import Trained, clip_and_step, steps_taken
 from entropy_dynamics.training.policy import Policy
 from entropy_dynamics.training.progress import Progress
-from entropy_dynamics.training.rewards import REWARDS, grades_of, random_rewards
+from entropy_dynamics.training.rewards import REWARDS, grades_of
 from entropy_dynamics.training.update import PolicyUpdate, Scored
 
 Row = dict[str, float]
@@ -64,24 +64,17 @@ class Trainer:
     validate: Callable[[], Row] | None = None
     """Returns the metrics `VALIDATION` of the current policy; called every `validation_every` steps."""
     keep: Callable[..., None] | None = None
-    """Called after each step's updates with its number, rollouts, grades, batch, statistics, advantages and weights, to
-    write samples for inspection (`stages.token_samples`)."""
-    ranks: Ranks | None = None
-    """None: a single process."""
+    """Called after each step's updates with its number, rollouts, grades, batch, statistics, advantages and weights."""
+    ranks: Ranks = field(default_factory=Ranks)
 
     def __post_init__(self) -> None:
         config = self.config
-        if config.prompts_per_step > len(self.prompts):
+        if not config.updates_per_batch <= config.prompts_per_step <= len(self.prompts):
             raise UserError(
-                f"training.prompts_per_step is {config.prompts_per_step}, but only {len(self.prompts)} training "
-                "problems are left: lower it, or widen pass_rates.low and pass_rates.high"
+                f"training.prompts_per_step is {config.prompts_per_step}; it should be at least updates_per_batch "
+                f"({config.updates_per_batch}) and at most the number of training problems left ({len(self.prompts)}), "
+                "which pass_rates.low and pass_rates.high decide"
             )
-        if config.updates_per_batch > config.prompts_per_step:
-            raise UserError(
-                f"training.updates_per_batch is {config.updates_per_batch}, but a step has only "
-                f"{config.prompts_per_step} prompts to divide among its updates"
-            )
-        self.ranks = self.ranks or Ranks()
         self.reward = REWARDS.get(config.reward)  # None: random
         self.optimizer = torch.optim.AdamW(
             self.policy.parameters(),
@@ -93,17 +86,15 @@ class Trainer:
         )
         self.update = PolicyUpdate(config, self.policy, self.method, self.temperature, self.ranks)
         self.ahead: list[list[Rollout]] = []  # rollouts of this and the next steps, sampled but not yet learned from
-        self.in_progress: tuple[int, RolloutBatch, Tensor] | None = None  # the current step, its batch and rewards
 
     def step(self, step: int) -> Row:
-        """One batch of rollouts and its updates: the whole algorithm, for every method.
+        """One batch of rollouts and its updates: the whole algorithm, for every method. Returns metrics.
 
-        All randomness depends only on the seed and the step, so a run may stop and resume at any step. Returns the
-        metrics of the step (at step 0, of the untrained policy's batch).
+        All randomness depends only on the seed and the step, so a run may stop and resume at any step.
 
         Raises:
             NotFiniteError: a loss, gradient, log p or token weight is not finite. The failing module is unchanged by
-                that update, and `in_progress` holds the batch.
+                that update.
             EngineMismatchError: the engine's log probabilities differ from the trainer's.
         """
         config, method, clock = self.config, self.method, _Clock(self.ranks.device)
@@ -114,12 +105,16 @@ class Trainer:
             if self.validate is not None and _due(step, config.validation_every):
                 validation = self.validate()
         with clock("sample"):
-            prompts, rollouts = self.batch_of_step(step)
+            prompts = self.prompts_of_step(step)
+            # At the first step, rollouts of `staleness` further steps are sampled, then of one more at each step.
+            last = max(step, min(step + config.staleness, config.steps - 1))
+            self.ahead += [self.sample(later) for later in range(step + len(self.ahead), last + 1)]
+            self.sampler.sleep()
+            rollouts = self.ahead[0]
         with clock("grade"):
             grades = grades_of(rollouts, self.grade, self.ranks)
             rewards = torch.tensor(self.rewards(grades, step), device=self.ranks.device)
             batch = RolloutBatch.collate(prompts, rollouts).to(self.ranks.device)
-            self.in_progress = step, batch, rewards
         with clock("measure"):
             measured, first_order = _due(step, config.entropy_change_every), None
             if measured and config.entropy_change_first_order:  # set up before the batch is scored
@@ -131,7 +126,11 @@ class Trainer:
                 sampled = self.update.sampled_logp(batch, scored)
                 mean_logp = (sampled * batch.mask).sum(-1) / batch.response_lengths
                 shaped = method.shape_rewards(rewards, batch.groups, mean_logp)
-            advantages, estimate = self.advantages(batch, shaped)
+            if self.critic is None:
+                advantages = method.advantages(shaped, batch.groups)[:, None].expand(batch.mask.shape)
+            else:
+                estimate = self.critic.estimate(batch, shaped)
+                advantages = estimate.advantages
             if scored is None and method.needs_scores(config.updates_per_batch):
                 scored = self.update.score(batch, advantages)
         with clock("update"):
@@ -155,7 +154,9 @@ class Trainer:
             changed = dict.fromkeys(CHANGE, math.nan)
             if measured:
                 changed = change_metrics(scored.stats, self.update.statistics(batch), batch.mask)
-            ratio = self.update.off_policy_ratio(batch, scored.stats)
+            ratio = None  # to the engine's p', which may be stale
+            if config.engine_ratios:
+                ratio = importance_ratio(scored.stats.logp, batch.engine_logp, batch.mask)
             row = {
                 "step": step,
                 **validation,
@@ -193,8 +194,7 @@ class Trainer:
 
         Raises:
             Unfinished: the time limit is near, or SIGURG was received. A checkpoint of the latest step is saved first.
-            NotFiniteError: see `step`. A checkpoint of the previous step is saved first if no update of this step has
-                been taken.
+            NotFiniteError: see `step`. A checkpoint of the previous step is saved first, unless an update was taken.
         """
         every, steps = self.config.checkpoint_every, self.config.steps
         limit = TimeLimit(self.ranks, checkpoint_bytes(self.trained()))
@@ -240,13 +240,6 @@ class Trainer:
         critic = {} if self.critic is None else {"critic": (self.critic.critic, self.critic.optimizer)}
         return {"policy": (self.policy, self.optimizer), **critic}
 
-    def advantages(self, batch: RolloutBatch, rewards: Tensor) -> tuple[PerToken, Estimate | None]:
-        """Advantages of all response tokens, from the method or from the critic's estimate."""
-        if self.critic is None:
-            return self.method.advantages(rewards, batch.groups)[:, None].expand(batch.mask.shape), None
-        estimate = self.critic.estimate(batch, rewards)
-        return estimate.advantages, estimate
-
     def push(self) -> None:
         """Send the policy's weights to the engine, after freeing the memory of the last update."""
         for _, optimizer in self.trained().values():
@@ -256,19 +249,9 @@ class Trainer:
 
     def rewards(self, grades: Sequence[Grade], step: int) -> list[float]:
         """The reward of every rollout of a step."""
-        if self.reward is None:
-            return random_rewards(self.seed, step, len(grades))
+        if self.reward is None:  # 0 or 1 with equal probability: a control in which there is nothing to learn
+            return np.random.default_rng([self.seed, step, 1]).integers(2, size=len(grades)).astype(float).tolist()
         return [self.reward(grade) for grade in grades]
-
-    def batch_of_step(self, step: int) -> tuple[list[Prompt], list[Rollout]]:
-        """The prompts of a step and their rollouts, sampled `staleness` steps ago (0: now).
-
-        Samples the rollouts for the step that is `staleness` steps ahead; at the first step, for all steps up to it.
-        """
-        last = max(step, min(step + self.config.staleness, self.config.steps - 1))
-        self.ahead += [self.sample(later) for later in range(step + len(self.ahead), last + 1)]
-        self.sampler.sleep()
-        return self.prompts_of_step(step), self.ahead[0]
 
     def sample(self, step: int) -> list[Rollout]:
         """Rollouts of a step's prompts, from the policy pushed last."""
@@ -314,9 +297,8 @@ def engine_agreement(
 ) -> dict[str, float]:
     """Difference between the engine's and the trainer's log p of the sampled tokens, nats.
 
-    The rollouts were sampled with the weights pushed last, so this verifies the push on every token, before the policy
-    is updated. `engine_kl`, the mean of log p(engine) - log p(trainer), estimates KL(engine || trainer). Raises
-    EngineMismatchError if the mean absolute difference is above `tolerance` (`engine.tolerance`).
+    It verifies the push of the weights on every token. `engine_kl`, the mean of log p(engine) - log p(trainer),
+    estimates KL(engine || trainer). Raises EngineMismatchError if the mean absolute difference is above `tolerance`.
     """
     difference = (engine_logp - trainer_logp).double()
     mean, largest = difference.abs().mean().item(), difference.abs().max().item()

@@ -1,20 +1,16 @@
-"""Score, decide, backward: the per-token part of a training step (`Trainer.step`).
-
-Statistics, decisions and gradients are immutable results, each of one call.
-"""
+"""Score, decide, backward: the per-token part of a training step (`Trainer.step`)."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, takewhile
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from entropy_dynamics.config.schema.training import TrainingConfig
-from entropy_dynamics.core.objective import effective_advantages, importance_ratio, weighted_sum
-from entropy_dynamics.core.shapes import PerToken, Rows
-from entropy_dynamics.core.token_stats import TokenStats
+from entropy_dynamics.core.objective import effective_advantages, weighted_sum
+from entropy_dynamics.core.shapes import PerToken, Rows, TokenStats
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.distributed.sharding import release
 from entropy_dynamics.methods import Method
@@ -33,8 +29,6 @@ class Scored:
     """Statistics of all rows, the same on every rank; detached."""
     graphs: tuple[MicroBatch, ...] = ()
     """This rank's micro-batches whose autograd graphs are kept for the update."""
-    kept: Bool[Tensor, " batch"] | None = None
-    """Whether each row is in such a micro-batch of some rank; None if there are none."""
 
 
 @dataclass(frozen=True)
@@ -85,22 +79,11 @@ class PolicyUpdate:
         release(self.policy)
         graphs = tuple((part, self._stats(batch, part)) for part in micro_batches[first_kept:])
         detached += [(part, stats.map(Tensor.detach)) for part, stats in graphs]
-        in_graph = torch.zeros(len(batch), device=rows.device)
-        for part, _ in graphs:
-            in_graph[part] = 1
-        kept = self.ranks.sum(in_graph) > 0 if graphs else None
-        return Scored(self._gather(batch, detached), graphs, kept)
+        return Scored(self._gather(batch, detached), graphs)
 
     def sampled_logp(self, batch: RolloutBatch, scored: Scored | None) -> PerToken:
-        """log p_old of all rows, nats: from the engine, or from the trainer before the first update
-        (`training.old_logp`)."""
+        """log p_old of all rows, nats: from the engine, or from the trainer before the first update."""
         return batch.engine_logp if self.config.engine_ratios else scored.stats.logp
-
-    def off_policy_ratio(self, batch: RolloutBatch, stats: TokenStats) -> PerToken | None:
-        """p / p' with the engine's p', which may be stale; None where ratios are to the policy of `stats` itself."""
-        if not self.config.engine_ratios:
-            return None
-        return importance_ratio(stats.logp, batch.engine_logp, batch.mask)
 
     @torch.no_grad()
     def statistics(self, batch: RolloutBatch, rows: Rows | None = None) -> TokenStats:
@@ -135,8 +118,8 @@ class PolicyUpdate:
     ) -> Decision:
         """Weights, coefficients and divisors of the update on `rows`; `scored` is None in a fused update.
 
-        The weights and coefficients of `earlier`, the decision for the batch's previous update, are reused unless the
-        method decides before each update (`Method.per_update`).
+        Those of `earlier`, the decision for the batch's previous update, are reused unless the method decides before
+        each update (`Method.per_update`).
         """
         if scored is None:
             weights, coefficients = batch.mask.float(), None
@@ -167,13 +150,14 @@ class PolicyUpdate:
         """Compute the gradient of the loss of `rows`.
 
         Rows with a constant loss (no token has both a weight and an advantage) get a backward pass only if their graph
-        is kept anyway. In a fused update `scored` is None, and its own forward passes give the statistics of all rows.
-
-        At the `first` update on a batch, ratios are exactly 1, unless p_old is the engine's. They are not computed from
-        stored log p, which equals the new one only up to rounding.
+        is kept anyway. At the `first` update on a batch, ratios are exactly 1, unless p_old is the engine's: stored
+        log p equals the new one only up to rounding.
         """
-        graphs = scored.graphs if scored else ()
-        remaining = rows[~scored.kept[rows]] if graphs else rows
+        graphs, remaining = scored.graphs if scored else (), rows
+        if graphs:
+            own = torch.cat([part for part, _ in graphs])
+            in_graph = self.ranks.sum(torch.zeros(len(batch), device=rows.device).index_fill(0, own, 1))
+            remaining = rows[in_graph[rows] == 0]
         remaining, constant = self._by_gradient(batch, remaining, advantages, decision.weights, int(not graphs))
         micro_batches = [*graphs, *((part, None) for part in self._micro_batches(batch, remaining))]
         effective, detached = torch.zeros_like(decision.weights), []
@@ -213,16 +197,9 @@ class PolicyUpdate:
             multipliers = multipliers * ratio.clamp_max(self.config.importance_truncation)
 
         def loss_of(logp: Tensor, entropy: Tensor, top_logp: Tensor | None = None) -> Tensor:
-            token_loss = self.method.token_loss(
-                logp,
-                logp_old,
-                advantages[rows],
-                batch.mask[rows],
-                entropy=entropy if self.method.uses_entropy() else None,
-                coefficients=coefficients,
-                **({} if top_logp is None else {"top_logp": top_logp}),
-            )
-            return weighted_sum(token_loss, multipliers)
+            of_tokens = logp, logp_old, advantages[rows], batch.mask[rows]
+            by_name = {"entropy": entropy, "coefficients": coefficients, "top_logp": top_logp}
+            return weighted_sum(self.method.token_loss(*of_tokens, **by_name), multipliers)
 
         values = now.logp, now.entropy, now.top_logp
         return loss_of(*values), effective_advantages(loss_of, *values)
@@ -232,9 +209,8 @@ class PolicyUpdate:
     ) -> tuple[Rows, Rows]:
         """Split `rows` into rows that need a backward pass and rows with a constant loss.
 
-        The first part is padded with constant rows to a multiple of the number of ranks, so that all ranks run the same
-        number of passes, and to at least `least` rows: an optimizer step with a gradient of 0 still moves the
-        parameters.
+        The first part is padded with constant rows to a multiple of the number of ranks, which run equally many passes,
+        and to at least `least` rows: an optimizer step with a gradient of 0 still moves the parameters.
         """
         acting = weights[rows] != 0
         if not self.method.acts_without_advantage:
@@ -247,8 +223,7 @@ class PolicyUpdate:
         """Number of last micro-batches that keep their graph: as many as fit, but at least one.
 
         That one costs no extra memory, as the backward pass starts with it. With several updates per batch none is
-        kept, as the first update is on some of the rows only. Under FSDP a graph is kept only if it is the only one, as
-        each forward pass must be followed by its backward pass.
+        kept, as the first is on some rows only; under FSDP only if it is alone, as its backward pass must come next.
         """
         limit = self.config.single_forward_tokens
         if self.config.updates_per_batch > 1:
