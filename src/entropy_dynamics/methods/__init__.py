@@ -20,6 +20,8 @@ from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.sections import Section, Threshold, parse
 
 if TYPE_CHECKING:
+    import torch
+
     from entropy_dynamics.core.shapes import Divisors, Groups, Mask, PerRollout, PerToken, TokenStats
 
 M = TypeVar("M", bound="type[Method]")
@@ -71,7 +73,7 @@ class Method(Section):
     @classmethod
     def uses_entropy(cls) -> bool:
         """Whether a `token_loss` of the class takes the argument `entropy`, and so needs the entropy's gradient."""
-        losses = (vars(kind)["token_loss"] for kind in cls.__mro__ if "token_loss" in vars(kind))
+        losses = [vars(kind)["token_loss"] for kind in cls.__mro__ if kind is not Method and "token_loss" in vars(kind)]
         return any("entropy" in inspect.signature(loss).parameters for loss in losses)
 
     def second_pass(self) -> dict[str, Any]:
@@ -91,7 +93,15 @@ class Method(Section):
 
         return group_advantages(rewards, groups)
 
-    def token_weights(self, stats: TokenStats, advantages: PerToken, mask: Mask, *_: Any, **__: Any) -> PerToken:
+    def token_weights(
+        self,
+        stats: TokenStats,
+        advantages: PerToken,
+        mask: Mask,
+        *,
+        generator: torch.Generator | None = None,
+        logp_old: PerToken | None = None,
+    ) -> PerToken:
         """Weight of every token's loss, fp32: 1 = as in GRPO, 0 = dropped and wherever the mask is 0.
 
         Thresholds and other batch statistics are computed over the whole batch of an update, across micro-batches and
@@ -100,8 +110,8 @@ class Method(Section):
         Args:
             stats: of the whole batch, each [batch, token], under the policy to be updated.
             mask: non-zero on response tokens; other tensors are arbitrary where it is 0.
-            generator: by keyword, for methods that draw tokens at random; seeded by run and step.
-            logp_old: by keyword; log p under the policy that sampled the tokens, nats; None: `stats.logp`.
+            generator: for methods that draw tokens at random; seeded by run and step.
+            logp_old: log p under the policy that sampled the tokens, nats; None: `stats.logp`.
         """
         return mask.float()
 
@@ -110,8 +120,8 @@ class Method(Section):
         import torch
 
         weights: PerToken = self.token_weights(stats, advantages, mask, **given)
-        got = list(weights.shape) if isinstance(weights, torch.Tensor) else type(weights).__name__
-        if got != list(mask.shape):
+        if not isinstance(weights, torch.Tensor) or weights.shape != mask.shape:
+            got = list(weights.shape) if isinstance(weights, torch.Tensor) else type(weights).__name__
             raise UserError(f"token_weights of {type(self).__name__} returned {got}, not a tensor {list(mask.shape)}")
         return weights
 
@@ -125,8 +135,9 @@ class Method(Section):
         logp_old: PerToken,
         advantages: PerToken,
         mask: Mask,
-        *_: Any,
-        **__: Any,
+        *,
+        entropy: PerToken | None = None,
+        coefficients: PerToken | None = None,
     ) -> PerToken:
         """Loss of every token; PPO's clipped objective by default.
 
@@ -137,9 +148,10 @@ class Method(Section):
             logp: log probability of the sampled tokens under the policy being trained, nats; carries the gradient.
             logp_old: the same under the policy that sampled them, detached. Strictly on-policy the two are equal.
             mask: non-zero on response tokens; the result is not used elsewhere.
-            entropy: by keyword; of the policy being trained, nats, with gradient if the method's `token_loss` names it.
-            coefficients: by keyword; the rows of `loss_coefficients`' result that belong to `logp`.
-            top_logp: by keyword; [batch, token, top], with gradient; None unless `second_pass` requests `top`.
+            entropy: of the policy being trained, nats, with gradient; passed if the method's `token_loss` names it.
+            coefficients: the rows of `loss_coefficients`' result that belong to `logp`.
+
+        A method whose `second_pass` requests `top` also gets `top_logp`, [batch, token, top], with gradient.
         """
         from entropy_dynamics.core.objective import clipped_loss
 

@@ -38,7 +38,8 @@ class AdaptiveEntropy(Method):
     def model_post_init(self, context: Any, /) -> None:
         self._coefficient = self.initial_coefficient
 
-    def token_loss(self, *arguments: Any, entropy: PerToken, **more: Any) -> PerToken:
+    def token_loss(self, *arguments: Any, entropy: PerToken | None = None, **more: Any) -> PerToken:
+        assert entropy is not None
         return super().token_loss(*arguments, **more) - self._coefficient * self._active * entropy
 
     def metrics(self, stats: TokenStats, advantages: PerToken, weights: PerToken, mask: Mask) -> dict[str, float]:

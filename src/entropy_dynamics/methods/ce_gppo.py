@@ -54,6 +54,8 @@ class CEGPPOAuthors(CEGPPO):
         share = correct.sum() / mask.bool().sum().clamp_min(1)
         return torch.where(correct, self.positive_loss / share, 0.0)
 
-    def token_loss(self, logp: PerToken, *arguments: Any, **given: Any) -> PerToken:
-        likelihood: PerToken = given["coefficients"] * logp
-        return super().token_loss(logp, *arguments, **given) - likelihood
+    def token_loss(
+        self, logp: PerToken, *arguments: Any, coefficients: PerToken | None = None, **more: Any
+    ) -> PerToken:
+        assert coefficients is not None
+        return super().token_loss(logp, *arguments, **more) - coefficients * logp

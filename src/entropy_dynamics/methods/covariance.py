@@ -78,9 +78,17 @@ class KLCov(Method):
         return self.beta * largest(cov, mask, count).float()
 
     def token_loss(
-        self, logp: PerToken, logp_old: PerToken, *arguments: Any, coefficients: PerToken, **more: Any
+        self,
+        logp: PerToken,
+        logp_old: PerToken,
+        advantages: PerToken,
+        mask: Mask,
+        *,
+        coefficients: PerToken | None = None,
+        **_: Any,
     ) -> PerToken:
-        return super().token_loss(logp, logp_old, *arguments, **more) + coefficients * (logp - logp_old).abs()
+        assert coefficients is not None
+        return super().token_loss(logp, logp_old, advantages, mask) + coefficients * (logp - logp_old).abs()
 
 
 def token_covariance(stats: TokenStats, advantages: PerToken, mask: Mask) -> PerToken:

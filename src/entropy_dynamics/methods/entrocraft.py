@@ -77,7 +77,8 @@ class EntrocraftAuthors(Entrocraft):
         return torch.where(mask.bool(), used, 0.0)
 
     def token_loss(
-        self, logp: PerToken, logp_old: PerToken, *arguments: Any, coefficients: PerToken, **more: Any
+        self, logp: PerToken, logp_old: PerToken, *arguments: Any, coefficients: PerToken | None = None, **more: Any
     ) -> PerToken:
+        assert coefficients is not None
         _, mask = arguments
         return super().token_loss(logp, logp_old, coefficients, mask, **more)

@@ -16,5 +16,6 @@ class EntropyBonus(Method):
     """c, in units of loss per nat. Common values are 1e-4 to 5e-3; with larger ones the entropy tends to run away."""
     acts_without_advantage: ClassVar[bool] = True
 
-    def token_loss(self, *arguments: Any, entropy: PerToken, **more: Any) -> PerToken:
+    def token_loss(self, *arguments: Any, entropy: PerToken | None = None, **more: Any) -> PerToken:
+        assert entropy is not None
         return super().token_loss(*arguments, **more) - self.coefficient * entropy

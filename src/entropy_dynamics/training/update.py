@@ -197,9 +197,16 @@ class PolicyUpdate:
             multipliers = multipliers * ratio.clamp_max(self.config.importance_truncation)
 
         def loss_of(logp: Tensor, entropy: Tensor, top_logp: Tensor | None = None) -> Tensor:
-            of_tokens = logp, logp_old, advantages[rows], batch.mask[rows]
-            by_name = {"entropy": entropy, "coefficients": coefficients, "top_logp": top_logp}
-            return weighted_sum(self.method.token_loss(*of_tokens, **by_name), multipliers)
+            token_loss = self.method.token_loss(
+                logp,
+                logp_old,
+                advantages[rows],
+                batch.mask[rows],
+                entropy=entropy if self.method.uses_entropy() else None,
+                coefficients=coefficients,
+                **({} if top_logp is None else {"top_logp": top_logp}),
+            )
+            return weighted_sum(token_loss, multipliers)
 
         values = now.logp, now.entropy, now.top_logp
         return loss_of(*values), effective_advantages(loss_of, *values)
