@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from common import in_own_process, make_parser, write_record
 from entropy_dynamics.config import load_config
-from entropy_dynamics.core.shapes import TokenStats
+from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.models.toy import transformers_config
 from entropy_dynamics.training import policy as policy_module
 from entropy_dynamics.training.policy import Policy

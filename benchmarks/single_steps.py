@@ -21,7 +21,7 @@ from torch import Tensor
 
 from common import make_parser, make_trainer, write_record
 from entropy_dynamics.config import load_config
-from entropy_dynamics.core.shapes import TokenStats
+from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import Method
 from entropy_dynamics.reporting.style import RC, WIDTH, pretty
 from entropy_dynamics.results.layout import Layout

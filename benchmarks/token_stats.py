@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from common import in_own_process, make_parser, write_record
-from entropy_dynamics.core.shapes import TokenStats
-from entropy_dynamics.core.token_stats import token_stats
+from entropy_dynamics.core.token_stats import TokenStats, token_stats
 
 VOCABULARY, DEPTH = 151_936, 3_584
 OURS = "token_stats"

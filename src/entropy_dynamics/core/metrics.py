@@ -5,7 +5,8 @@ import math
 import torch
 
 from entropy_dynamics.core.dynamics import batch_entropy_change
-from entropy_dynamics.core.shapes import Chosen, PerRollout, PerToken, TokenStats
+from entropy_dynamics.core.shapes import Chosen, PerRollout, PerToken
+from entropy_dynamics.core.token_stats import TokenStats
 
 TOP = 0.2  # fraction of tokens that count as high-entropy, as kept by Wang et al. (2025), Section 4.2
 

@@ -13,8 +13,7 @@ from entropy_dynamics.analysis.columns import PARTS
 from entropy_dynamics.config import known_names, split_method
 from entropy_dynamics.core.metrics import entropy_metrics, lens_metrics
 from entropy_dynamics.core.objective import effective_advantages, weighted_sum
-from entropy_dynamics.core.shapes import TokenStats
-from entropy_dynamics.core.token_stats import token_stats
+from entropy_dynamics.core.token_stats import TokenStats, token_stats
 from entropy_dynamics.diagnostics.logs import NATS_ROUNDING, column, read_table
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.methods import load_method, method_types

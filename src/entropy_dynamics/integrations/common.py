@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from entropy_dynamics.core.metrics import entropy_metrics
-from entropy_dynamics.core.shapes import Mask, PerToken, TokenStats
+from entropy_dynamics.core.shapes import Mask, PerToken
+from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.methods import Method, load_method
 

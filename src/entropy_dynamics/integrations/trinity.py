@@ -15,7 +15,7 @@ import torch
 from trinity.algorithm.advantage_fn import AdvantageFn
 
 from entropy_dynamics.core.advantages import group_advantages
-from entropy_dynamics.core.shapes import TokenStats
+from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.integrations.common import reported_metrics, token_weight_method
 

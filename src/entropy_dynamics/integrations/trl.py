@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import torch
 from torch import Tensor
 
-from entropy_dynamics.core.shapes import TokenStats
-from entropy_dynamics.core.token_stats import token_stats
+from entropy_dynamics.core.token_stats import TokenStats, token_stats
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.integrations.common import reported_metrics, token_weight_method
 from entropy_dynamics.methods import Method

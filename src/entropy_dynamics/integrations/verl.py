@@ -22,7 +22,7 @@ from verl.trainer.ppo.v1.trainer_base import register_trainer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.workers.utils.padding import response_to_nested
 
-from entropy_dynamics.core.shapes import TokenStats
+from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.integrations.common import reported_metrics, token_weight_method
 from entropy_dynamics.methods import Method

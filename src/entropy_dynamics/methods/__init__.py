@@ -22,7 +22,8 @@ from entropy_dynamics.sections import Section, Threshold, parse
 if TYPE_CHECKING:
     import torch
 
-    from entropy_dynamics.core.shapes import Divisors, Groups, Mask, PerRollout, PerToken, TokenStats
+    from entropy_dynamics.core.shapes import Divisors, Groups, Mask, PerRollout, PerToken
+    from entropy_dynamics.core.token_stats import TokenStats
 
 M = TypeVar("M", bound="type[Method]")
 # Types of parameters for which some methods have another default.

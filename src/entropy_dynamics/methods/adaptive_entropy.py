@@ -15,7 +15,8 @@ from typing import Any, ClassVar
 
 from pydantic import NonNegativeFloat, PositiveFloat, PrivateAttr
 
-from entropy_dynamics.core.shapes import Mask, PerToken, TokenStats
+from entropy_dynamics.core.shapes import Mask, PerToken
+from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import Method, method
 from entropy_dynamics.methods.common import batch_mean
 

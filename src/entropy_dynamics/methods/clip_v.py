@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 
 import torch
 
-from entropy_dynamics.core.shapes import Mask, PerToken, TokenStats
+from entropy_dynamics.core.shapes import Mask, PerToken
+from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import Denominator, Method, method
 from entropy_dynamics.methods.common import Deviations, Samples, Share, UpperDeviations, largest, outliers, tokens_of
 

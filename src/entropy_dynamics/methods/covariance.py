@@ -16,7 +16,8 @@ from typing import Annotated, Any, ClassVar
 import torch
 from pydantic import Field, NonNegativeFloat, model_validator
 
-from entropy_dynamics.core.shapes import Mask, PerToken, TokenStats
+from entropy_dynamics.core.shapes import Mask, PerToken
+from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import Method, method
 from entropy_dynamics.methods.common import Share, batch_mean, largest, permutation
 

@@ -15,7 +15,8 @@ from typing import Any, ClassVar
 import torch
 from pydantic import NonNegativeFloat, PrivateAttr
 
-from entropy_dynamics.core.shapes import Groups, Mask, PerRollout, PerToken, TokenStats
+from entropy_dynamics.core.shapes import Groups, Mask, PerRollout, PerToken
+from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import Denominator, Method, method
 from entropy_dynamics.methods.common import batch_mean
 from entropy_dynamics.sections import PositiveInt

@@ -12,7 +12,8 @@ recipe/rlvr_with_high_entropy_tokens_only/run_only_top20_high_entropy_tokens_dap
 import math
 from typing import Any, ClassVar
 
-from entropy_dynamics.core.shapes import Mask, PerToken, TokenStats
+from entropy_dynamics.core.shapes import Mask, PerToken
+from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import Method, method
 from entropy_dynamics.methods.common import Share
 

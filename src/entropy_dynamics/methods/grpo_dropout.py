@@ -17,7 +17,8 @@ import torch
 from pydantic import PrivateAttr
 
 from entropy_dynamics.core.advantages import group_advantages
-from entropy_dynamics.core.shapes import Groups, Mask, PerRollout, PerToken, TokenStats
+from entropy_dynamics.core.shapes import Groups, Mask, PerRollout, PerToken
+from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import Denominator, Method, method
 
 

@@ -23,7 +23,8 @@ import torch
 from pydantic import NonNegativeFloat
 
 from entropy_dynamics.core.objective import importance_ratio
-from entropy_dynamics.core.shapes import Mask, PerToken, TokenStats
+from entropy_dynamics.core.shapes import Mask, PerToken
+from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import Method, method
 from entropy_dynamics.methods.common import Share, largest
 

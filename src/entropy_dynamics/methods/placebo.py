@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Generator
 
-from entropy_dynamics.core.shapes import Mask, PerToken, TokenStats
+from entropy_dynamics.core.shapes import Mask, PerToken
+from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import method
 from entropy_dynamics.methods.clip_b import ClipB
 from entropy_dynamics.methods.clip_v import ClipV

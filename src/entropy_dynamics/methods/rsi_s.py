@@ -14,7 +14,8 @@ from typing import Any, ClassVar
 import torch
 from pydantic import NonNegativeFloat, model_validator
 
-from entropy_dynamics.core.shapes import Mask, PerToken, TokenStats
+from entropy_dynamics.core.shapes import Mask, PerToken
+from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import Method, method
 from entropy_dynamics.sections import Threshold
 

@@ -8,7 +8,8 @@ which is our interpretation (docs/decisions.md): otherwise keep_pos_gt and mask_
 import itertools
 from typing import Any, ClassVar, Literal
 
-from entropy_dynamics.core.shapes import Mask, PerToken, TokenStats
+from entropy_dynamics.core.shapes import Mask, PerToken
+from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import Method, method
 
 

@@ -16,7 +16,8 @@ from typing import Annotated, Any
 import torch
 from pydantic import Field, NonNegativeFloat
 
-from entropy_dynamics.core.shapes import Mask, PerToken, TokenStats
+from entropy_dynamics.core.shapes import Mask, PerToken
+from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import Method, method
 from entropy_dynamics.methods.common import Share, ZeroToOne, batch_mean, largest
 

@@ -18,7 +18,8 @@ from typing import Any
 import torch
 from pydantic import NonNegativeFloat
 
-from entropy_dynamics.core.shapes import Groups, Mask, PerRollout, PerToken, TokenStats
+from entropy_dynamics.core.shapes import Groups, Mask, PerRollout, PerToken
+from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import Denominator, DualClip, Method, method
 from entropy_dynamics.methods.entropy_bonus import EntropyBonus
 

@@ -6,7 +6,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from entropy_dynamics.core.shapes import PerToken, TokenStats
+from entropy_dynamics.core.shapes import PerToken
+from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.results.token_samples import sampled_steps, write_token_samples
 from entropy_dynamics.sampling import Rollout
 from entropy_dynamics.tasks import Grade

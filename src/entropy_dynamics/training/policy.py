@@ -8,8 +8,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from entropy_dynamics.core.shapes import Rows, TokenStats
-from entropy_dynamics.core.token_stats import token_stats
+from entropy_dynamics.core.shapes import Rows
+from entropy_dynamics.core.token_stats import TokenStats, token_stats
 from entropy_dynamics.distributed.precision import autocast
 from entropy_dynamics.distributed.sharding import whole
 from entropy_dynamics.models.tree import fits

@@ -17,7 +17,8 @@ from entropy_dynamics.core.advantages import group_advantages
 from entropy_dynamics.core.groups import Grouping
 from entropy_dynamics.core.metrics import change_metrics, entropy_metrics, lens_metrics
 from entropy_dynamics.core.objective import importance_ratio
-from entropy_dynamics.core.shapes import PerToken, TokenStats
+from entropy_dynamics.core.shapes import PerToken
+from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.distributed.time_limit import TimeLimit
 from entropy_dynamics.errors import EngineMismatchError, NotFiniteError, Unfinished, UserError

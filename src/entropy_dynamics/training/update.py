@@ -10,7 +10,8 @@ from torch import Tensor
 
 from entropy_dynamics.config.schema.training import TrainingConfig
 from entropy_dynamics.core.objective import effective_advantages, weighted_sum
-from entropy_dynamics.core.shapes import PerToken, Rows, TokenStats
+from entropy_dynamics.core.shapes import PerToken, Rows
+from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.distributed.sharding import release
 from entropy_dynamics.methods import Method
