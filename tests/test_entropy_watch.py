@@ -8,14 +8,13 @@ from command_line import error, run, write_lines
 from trainer_logs import FALLING, STEPS, TRAINERS, of_trainer, ours
 
 
-@pytest.mark.parametrize("write", [ours, *map(of_trainer, TRAINERS)], ids=["with the lens", *TRAINERS])
+@pytest.mark.parametrize("write", [ours, *map(of_trainer, TRAINERS)], ids=["with predictions", *TRAINERS])
 def test_entropy_watch_says_when_entropy_fell(write, tmp_path, capsys):
     write(tmp_path)
     text = run(capsys, "entropy-watch", tmp_path)
     assert text.startswith("Entropy fell from 1.39 to 0.2 nats (-86%; means of the first and the last 4 of 40 steps).")
     assert "Half of it was over by step 13; it moved fastest between the steps 10 and 14" in text
     if write is ours:
-        assert "75% from likely tokens of positive samples and 25% from unlikely tokens of negative samples" in text
         assert "correlates with the predicted change (Corollary 4) (+" in text
 
 
@@ -72,13 +71,14 @@ def test_entropy_watch_takes_the_column_that_it_is_given(tmp_path, capsys):
     pd.DataFrame({"step": range(STEPS), "my/H": FALLING, "entropy": 1.0}).to_parquet(path := tmp_path / "log.parquet")
     assert run(capsys, "entropy-watch", path).startswith("Entropy did not change")
     assert run(capsys, "entropy-watch", path, "--entropy", "my/H").startswith("Entropy fell from 1.39 to 0.2 nats")
-    assert "logs no my/h; did you mean 'my/H'?" in error(capsys, "entropy-watch", path, "--entropy", "my/h")
+    message = error(capsys, "entropy-watch", path, "--entropy", "my/h")
+    assert message == f"{path} logs no entropy (my/h) with a step; it logs my/H, entropy"
 
 
 def test_an_entropy_below_zero_is_one_line(tmp_path, capsys):
     path = write_lines(tmp_path / "log.jsonl", [{"step": n, "entropy": -value} for n, value in enumerate(FALLING)])
     assert error(capsys, "entropy-watch", path).startswith(
-        f"{path}: entropy is -1.397 at step 0; it should be 0 or more, in nats"
+        f"{path}: entropy is -1.397 at step 0; the entropy of a token is from 0 to"
     )
 
 
@@ -109,5 +109,5 @@ def test_entropy_watch_draws(tmp_path, capsys):
 def test_a_run_without_entropy_is_one_line(tmp_path, capsys):
     assert error(capsys, "entropy-watch", tmp_path).startswith(f"{tmp_path}: no metrics.parquet, trainer_state.json")
     pd.DataFrame({"step": [0, 1], "loss": [1.0, 2.0]}).to_parquet(tmp_path / "metrics.parquet")
-    message = f"{tmp_path}/metrics.parquet logs no entropy (entropy, actor/entropy"
+    message = f"{tmp_path} logs no entropy (entropy, actor/entropy"
     assert error(capsys, "entropy-watch", tmp_path).startswith(message)

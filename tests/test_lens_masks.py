@@ -25,11 +25,12 @@ def test_padding_is_left_out(name, tmp_path, capsys):
 def test_a_mask_without_tokens_or_of_other_values_is_one_line(tmp_path, capsys):
     row = {"logp": -1.0, "entropy": 1.0, "advantage": 1.0}
     path = write_lines(tmp_path / "batch.jsonl", [row | {"mask": 0}])
-    assert error(capsys, "lens", path) == f"{path}: mask is 0 at every token"
+    message = f"{path}: mask should be 0 or 1 at each token, and 1 at some"
+    assert error(capsys, "lens", path) == message
     write_lines(path, [row | {"mask": 0.5}])
-    assert error(capsys, "lens", path) == f"{path}: each token's mask should be 0 or 1"
+    assert error(capsys, "lens", path) == message
     write_lines(path, [row | {"padding_mask": 0}])
-    expected = "is padding_mask 1 at the tokens that count? If so, rename it to response_mask, else remove it"
+    expected = "name the mask of the tokens that count response_mask; padding_mask may be another one"
     assert error(capsys, "lens", path) == f"{path}: {expected}"
 
 

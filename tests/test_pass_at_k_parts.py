@@ -87,13 +87,16 @@ def test_a_session_of_several_outputs_is_one_sample_of_its_prompt(tmp_path, caps
 @pytest.mark.parametrize(
     ("grades", "shown"),
     [
-        ({"a": [0.25], "b": [0.5]}, "2 values (0.25, 0.5; mean 0.375), not only 0 and 1: each problem has one row, so"),
-        ({"a": [100, 0], "b": [100, 0]}, "2 values (0, 100; mean 50), not only 0 and 1: name the grade"),
+        (
+            {"a": [0.25], "b": [0.5]},
+            "0.25, 0.5 (mean 0.375), not only 0 and 1: name the grade of a sample, not a problem's",
+        ),
+        ({"a": [100, 0], "b": [100, 0]}, "0, 100 (mean 50), not only 0 and 1: name the grade of a sample"),
     ],
 )
 def test_rates_counts_and_partial_credit_are_no_grades(grades, shown, tmp_path, capsys):
     path = write_lines(tmp_path / "credit.jsonl", graded(grades))
-    assert error(capsys, "pass-at-k", path).startswith(f"{path}: correct has {shown}")
+    assert error(capsys, "pass-at-k", path).startswith(f"{path}: correct has the values {shown}")
 
 
 def test_a_threshold_makes_grades_of_scores(tmp_path, capsys):

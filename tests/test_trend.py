@@ -73,11 +73,11 @@ def test_rewards_without_variance_come_first(columns, first, tmp_path, capsys):
     assert "Entropy fell from 1.39 to 0.2 nats" in text
 
 
-def test_a_null_of_verls_logger_is_nan(tmp_path, capsys):
+def test_a_null_of_verls_logger_is_counted_as_nan(tmp_path, capsys):
     rows = [{"actor/entropy": value if step < 30 else None} for step, value in enumerate(FALLING)]
-    path = log(tmp_path / "log.jsonl", [row if step % 2 == 0 else {} for step, row in enumerate(rows)])
+    path = log(tmp_path / "log.jsonl", [{"val/score": 0.1}, *rows])
     _, err = output(capsys, "entropy-watch", path)
-    assert err == f"{path}: actor/entropy is NaN at 5 of 20 steps, first at step 30\n"
+    assert err == f"{path}: actor/entropy is NaN or missing at 10 of 40 steps, first at step 31\n"
 
 
 @pytest.mark.parametrize(("longest", "named"), [(lambda step: 2000 - step, False), (lambda step: 2048, True)])
@@ -98,5 +98,5 @@ def test_verls_clip_ratio_is_truncation_only_at_one_longest_length(longest, name
 
 def test_a_sum_over_sequences_is_one_line(tmp_path, capsys):
     path = log(tmp_path / "log.jsonl", [{"actor/entropy": 1000 * value} for value in FALLING])
-    message = f"{path}: actor/entropy is 1397 at step 0; the entropy of a token is at most ln(vocabulary), some 12 nats"
+    message = f"{path}: actor/entropy is 1397 at step 0; the entropy of a token is from 0 to ln(vocabulary), some 12"
     assert error(capsys, "entropy-watch", path).startswith(message)

@@ -14,14 +14,12 @@ FALLING = [1.2 / (1 + math.exp((step - 12) / 2)) + 0.2 for step in range(STEPS)]
 
 def ours(folder):
     frame = pd.DataFrame({"step": range(STEPS), "entropy": FALLING, "reward_mean": np.linspace(0, 1, STEPS)})
-    frame["predicted_entropy_change"] = np.gradient(FALLING)
-    parts = {"lens_pos_lt": 1.0, "lens_pos_gt": -3.0, "lens_neg_gt": 2.0, "lens_neg_lt": -1.0}
-    frame.assign(**parts).to_parquet(folder / "metrics.parquet")
+    frame.assign(predicted_entropy_change=np.gradient(FALLING)).to_parquet(folder / "metrics.parquet")
 
 
 def trainer_state(folder, rows):
     """TRL; the last entry is that of the whole training."""
-    rows = [*rows, {"step": STEPS, "train_loss": 0.1}]
+    rows = [*rows, {"step": STEPS - 1, "train_loss": 0.1}]
     (folder / "trainer_state.json").write_text(json.dumps({"log_history": rows}))
 
 

@@ -302,12 +302,12 @@ def entropy_watch(options: argparse.Namespace) -> None:
     from entropy_dynamics.diagnostics.entropy_watch import describe, draw
     from entropy_dynamics.diagnostics.logs import read_metrics
 
-    metrics, source, notes = read_metrics(options.files, options.entropy)
+    metrics, name, source, notes = read_metrics(options.files, options.entropy)
     for note in notes:
         print(note, file=sys.stderr)
-    print(describe(metrics, source, options.entropy))
+    print(describe(metrics, name, source))
     if options.figure:
-        draw(metrics, options.figure, options.entropy)
+        draw(metrics, name, options.figure)
 
 
 def entropy_check(options: argparse.Namespace) -> None:

@@ -6,10 +6,9 @@ import numpy as np
 import pandas as pd
 from scipy.stats import norm, spearmanr
 
-from entropy_dynamics.analysis.columns import PARTS
-from entropy_dynamics.diagnostics.logs import ENTROPY, NATS_ROUNDING, first_logged
+from entropy_dynamics.diagnostics.logs import NATS_ROUNDING, first_logged
 from entropy_dynamics.diagnostics.trend import monotone_fit, trend_p
-from entropy_dynamics.errors import UserError, nearest
+from entropy_dynamics.errors import UserError
 
 REWARD = (
     *("reward_mean", "reward", "critic/score/mean", "train/agg/effective/reward/mean", "reward/avg_raw_reward"),
@@ -42,7 +41,6 @@ SUSPECTS = {  # possible causes of rising entropy -> the smallest increase to re
     MISMATCH: 0.001,  # nats; NeMo RL's guide considers a KL below 1e-3 acceptable
 }
 GREW = 1.5  # the smallest factor of increase to report
-SOURCES = {"lens_pos_gt": "likely tokens of positive samples", "lens_neg_lt": "unlikely tokens of negative samples"}
 CLIP_RATIO, LONGEST = "response_length/clip_ratio", "response_length/max"
 WITHOUT_VARIANCE = ("zero_variance_groups", "frac_reward_zero_std")  # shares of groups: ours, TRL
 SPREADS = ("reward_std", "rewards/std")  # TRL: standard deviation of the rewards in a group
@@ -55,33 +53,24 @@ CHANCE = norm.isf(0.025 / len(SIGNALS))  # standard errors exceeded by one in tw
 ROUNDING = 1e-9  # relative; rounding of the steps of a linear learning rate
 
 
-def describe(metrics: pd.DataFrame, source: str, column: str | None = None) -> str:
+def describe(metrics: pd.DataFrame, name: str, source: Path) -> str:
     """A paragraph: how much the entropy fell or rose, when, and with which metrics its changes correlate.
 
-    `source` is the file of the metrics, `column` the one of the entropy, by default the first of `ENTROPY` that exists.
-    Raises UserError if there is none, if it has fewer than 5 values, or if one is below 0 or too large for a token.
+    `name` is the column of the entropy, and `source` its file. Raises UserError if it has fewer than 5 values, or if
+    one is below 0 or too large for a token.
     """
-    entropy = first_logged(metrics, (column,) if column else ENTROPY)
-    if entropy is None:
-        names = [str(name) for name in metrics.columns]
-        wanted = f"no {column}{nearest(column, names)}" if column else f"no entropy ({', '.join(ENTROPY)})"
-        raise UserError(f"{source} logs {wanted}; it logs {', '.join(names)}")
-    if (count := len(entropy := entropy.dropna())) < FEWEST:
+    entropy = metrics[name].dropna()
+    if (count := len(entropy)) < FEWEST:
         raise UserError(f"{source} has {count} step{'s' * (count != 1)} with an entropy; it takes {FEWEST}")
-    if (lowest := entropy.min()) < -NATS_ROUNDING:
+    if len(wrong := entropy[~entropy.between(-NATS_ROUNDING, MOST)]):
         raise UserError(
-            f"{source}: {entropy.name} is {lowest:.4g} at step {entropy.idxmin()}; it should be 0 or more, in nats: "
-            "is it a loss, which has the other sign?"
+            f"{source}: {name} is {wrong.iloc[0]:.4g} at step {wrong.index[0]}; the entropy of a token is from 0 to "
+            "ln(vocabulary), some 12 nats: is it a loss, which has the other sign, or a sum over sequences?"
         )
-    if (highest := entropy.max()) > MOST:
-        raise UserError(
-            f"{source}: {entropy.name} is {highest:.4g} at step {entropy.idxmax()}; the entropy of a token is at most "
-            "ln(vocabulary), some 12 nats: is it a sum over sequences?"
-        )
-    reward = first_logged(metrics, REWARD)
+    reward = metrics[column] if (column := first_logged(metrics, REWARD)) else None
     text = _constant_rewards(metrics, reward)
     of_loss = "verl aggregates actor/entropy by actor.loss_agg_mode: nats per token only with token-mean."
-    about = [of_loss] * (str(entropy.name).endswith("actor/entropy")) + [f"Read from {source}."]
+    about = [of_loss] * name.endswith("actor/entropy") + [f"Read from {source}."]
     tenth = max(1, len(entropy) // 10)
     start, end = entropy.iloc[:tenth].mean(), entropy.iloc[-tenth:].mean()
     means = f"means of the first and the last {tenth} of {len(entropy)} steps"
@@ -90,7 +79,7 @@ def describe(metrics: pd.DataFrame, source: str, column: str | None = None) -> s
     if trend_p(entropy.to_numpy()) > TREND:
         text.append(
             f"Entropy shows no rise or fall over the run beyond the noise of steps: {start:.3g} and {end:.3g} nats "
-            f"({means}), between {lowest:.3g} and {highest:.3g} at all steps."
+            f"({means}), between {entropy.min():.3g} and {entropy.max():.3g} at all steps."
         )
         text += [f"{count} steps are too few to tell; it takes {TESTABLE}."] * (count < TESTABLE)
         return " ".join([*text, _correlations(metrics, entropy), *about])
@@ -108,29 +97,24 @@ def describe(metrics: pd.DataFrame, source: str, column: str | None = None) -> s
     )
     if reward is not None and pd.notna(reward.get(first)) and pd.notna(reward.get(last)):
         text.append(f"Over these steps {reward.name} went from {reward[first]:.3g} to {reward[last]:.3g}.")
-    if set(PARTS) <= set(metrics):
-        falls = metrics[list(SOURCES)].sum().abs()
-        shares = [f"{falls[part] / falls.sum():.0%} from {tokens}" for part, tokens in SOURCES.items()]
-        text.append(f"Of the decrease that GRPO would cause (the lens), {' and '.join(shares)}.")
     if sign > 0:
         text += _suspects(metrics, tenth)
     return " ".join([*text, _correlations(metrics, entropy), *about])
 
 
-def draw(metrics: pd.DataFrame, path: Path, column: str | None = None) -> None:
-    """Entropy over steps, and the reward below it; `column` as in `describe`."""
+def draw(metrics: pd.DataFrame, name: str, path: Path) -> None:
+    """The entropy, in the column of that name, over steps, and the reward below it."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     from entropy_dynamics.reporting.style import RC, WIDTH, save
 
-    found = [first_logged(metrics, names) for names in ((column,) if column else ENTROPY, REWARD)]
-    series = [values for values in found if values is not None]
+    names = [name, *filter(None, [first_logged(metrics, REWARD)])]
     with rc_context(RC):
-        figure = Figure(figsize=(WIDTH, 1.4 * len(series)), layout="constrained")
-        for ax, values in zip(figure.subplots(len(series), 1, sharex=True, squeeze=False)[:, 0], series, strict=True):
-            ax.plot(values.dropna(), color="black")
-            ax.set_ylabel(f"{values.name} (nats)" if values is series[0] else values.name)
+        figure = Figure(figsize=(WIDTH, 1.4 * len(names)), layout="constrained")
+        for ax, column in zip(figure.subplots(len(names), 1, sharex=True, squeeze=False)[:, 0], names, strict=True):
+            ax.plot(metrics[column].dropna(), color="black")
+            ax.set_ylabel(f"{column} (nats)" if column == name else column)
         ax.set_xlabel("step")
         save(figure, "Entropy over steps", path)
 

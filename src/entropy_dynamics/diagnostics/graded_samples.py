@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
@@ -87,8 +86,7 @@ def power_table(
     up to half the file's samples, beyond which the variance has no unbiased estimate; NaN if the file shows no
     variance. There is a note if grades are missing. For the other arguments see `pass_at_k_table`.
 
-    Raises UserError as `pass_at_k_table` does, and if the file has several parts, if a problem has only one sample, or
-    if every problem is always or never solved.
+    Raises UserError as `pass_at_k_table` does, and if the file has several parts or a problem with only one sample.
     """
     parts, note = _counts(file, problem, correct, threshold)
     if len(parts) > 1:
@@ -96,8 +94,6 @@ def power_table(
     [counts] = parts.values()
     if (fewest := int(counts["samples"].min())) < 2:
         raise UserError(f"{file} has a problem with 1 graded sample; --power takes 2 or more of each")
-    if not ((counts["correct"] > 0) & (counts["correct"] < counts["samples"])).any():
-        raise UserError(f"{file} has no problem that some samples solve and some do not; --power takes such problems")
     ks = [2**i for i in range((fewest // 2).bit_length())]
     rows = []
     for n in (fewest // 2, fewest, 2 * fewest, 4 * fewest):
@@ -126,27 +122,24 @@ def _counts(
 ) -> tuple[dict[str, pd.DataFrame], str]:
     """Numbers of graded and correct samples of each problem, for each part of a file; a note on missing grades."""
     frame = _one_row_per_sample(_rows(file), problem)
-    ids = column(frame, file, problem, PROBLEM, "the problem")
+    ids = column(frame, file, (problem,) if problem else PROBLEM, "the problem")
     if (unknown := (ids.isna() | (ids.astype(str) == "")).sum()) > 0:
         raise UserError(f"{file}: {unknown} of {len(ids)} samples have no {ids.name}")
-    values = column(frame, file, correct, CORRECT, "the grade of an answer (choose one with --correct)")
-    grades = values.dropna().infer_objects()
+    grade = "the grade of an answer (choose one with --correct)"
+    values = column(frame, file, (correct,) if correct else CORRECT, grade)
+    try:
+        grades = values.dropna().astype(float)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{file}: {values.name} should be true, false or a number: {error}") from error
     if grades.empty:
         raise UserError(f"{file}: no sample has a value of {values.name}")
-    if not pd.api.types.is_numeric_dtype(grades):
-        wrong = next((grade for grade in grades if not isinstance(grade, int | float)), grades.iloc[0])
-        raise UserError(f"{file}: {values.name} is {wrong!r}; it should be true, false or a number")
-    grades = grades.astype(float)
-    if np.isinf(grades).any():
-        raise UserError(f"{file}: {values.name} is infinite; it should be true, false or a finite number")
     known = np.unique(grades)
     if threshold is None and not set(known) <= {-1, 0, 1}:
         shown = ", ".join(f"{value:g}" for value in known[:5]) + ", ..." * (len(known) > 5)
-        one = len(ids) == ids.astype(str).nunique() and "each problem has one row, so they may be rates; "
         raise UserError(
-            f"{file}: {values.name} has {len(known)} value{'s' * (len(known) > 1)} "
-            f"({shown}; mean {grades.mean():.3g}), not only 0 and 1: {one or ''}name the grade of a sample with "
-            "--correct, or the smallest value of a correct one with --threshold"
+            f"{file}: {values.name} has the values {shown} (mean {grades.mean():.3g}), not only 0 and 1: name the "
+            "grade of a sample, not a problem's rate, with --correct, or the smallest one of a correct sample with "
+            "--threshold"
         )
     ids = ids.astype(str)  # TRL's prompts may be lists of messages
     of_part = grades.groupby(_parts(frame, ids, file)[grades.index], observed=True)
@@ -204,14 +197,10 @@ def _rows(path: Path) -> pd.DataFrame:
 
 
 def _names(files: Sequence[Path]) -> list[str]:
-    """The part of each path that distinguishes it from the others; for a single file its name."""
-
-    def shared(paths: Sequence[tuple[str, ...]]) -> int:
-        return sum(1 for _ in takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False)))
-
+    """The parts of each path that not all of them have; for a single file its name."""
     paths = [file.absolute().parts for file in files]
-    head, tail = shared(paths), shared([path[::-1] for path in paths])
-    names = ["/".join(path[head : len(path) - tail]) or path[-1] for path in paths]
+    shared = set(paths[0]).intersection(*paths)
+    names = ["/".join(part for part in path if part not in shared) or path[-1] for path in paths]
     return [name.removesuffix(".parquet").removesuffix(".jsonl") for name in names]
 
 

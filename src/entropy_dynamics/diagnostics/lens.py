@@ -10,13 +10,13 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from entropy_dynamics.analysis.columns import PARTS
-from entropy_dynamics.config import known_names, split_method
+from entropy_dynamics.config import split_method
 from entropy_dynamics.core.metrics import entropy_metrics, lens_metrics
 from entropy_dynamics.core.objective import effective_advantages, weighted_sum
 from entropy_dynamics.core.token_stats import TokenStats, token_stats
 from entropy_dynamics.diagnostics.logs import NATS_ROUNDING, column, read_table
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.methods import load_method, method_types
+from entropy_dynamics.methods import load_method
 
 LOGP = ("logp", "logprob", "log_prob", "old_log_probs")
 ENTROPY, ADVANTAGE = ("entropy", "entropys"), ("advantage", "advantages")
@@ -42,37 +42,32 @@ def lens_table(file: Path, methods: Sequence[str] = METHODS, temperature: float 
     frame = _per_token(read_table(file), file)
 
     def tensor(names: Sequence[str], what: str) -> Tensor:  # [token, 1], logits [token, 1, vocabulary]
-        values = column(frame, file, None, names, what)
+        values = column(frame, file, names, what)
         try:
             stacked = np.stack(values.to_numpy()).astype(np.float32)
             if stacked.ndim != 1 + (names is LOGITS):
                 raise ValueError(f"got {values.iloc[0]!r:.60}")
         except (TypeError, ValueError) as error:
-            wanted = "a list of numbers, of one length for all tokens" if names is LOGITS else "a number"
+            wanted = "a number, or for logits a list of numbers, of one length for all tokens"
             raise UserError(f"{file}: each token's {values.name} should be {wanted}: {error}") from error
         return torch.from_numpy(stacked).unsqueeze(1)
 
     advantages = tensor(ADVANTAGE, "the advantage")
     if any(name in frame for name in LOGITS):
         logits, tokens = tensor(LOGITS, "logits"), tensor(TOKEN, "the sampled token")
-        wrong = tokens[(tokens < 0) | (tokens >= logits.shape[-1]) | (tokens != tokens.floor())]
-        if len(wrong):
-            ids = f"an id from 0 to {logits.shape[-1] - 1}"
-            raise UserError(f"{file}: a sampled token is {wrong[0].item():g}; it should be {ids}, as the logits")
+        if not ((tokens >= 0) & (tokens < logits.shape[-1])).all():
+            raise UserError(f"{file}: a sampled token is not an id from 0 to {logits.shape[-1] - 1}, as the logits")
         stats = token_stats(logits, tokens.long(), temperature=temperature)
     else:
         if temperature != 1:
             raise UserError(f"{file} has log p, not logits: --temperature cannot change it")
         logp, entropy = tensor(LOGP, "log p"), tensor(ENTROPY, "the entropy")
-        if (logp > NATS_ROUNDING).any():
-            raise UserError(f"{file}: a log p is {logp.max().item():.4g}; it should be 0 or less, in nats")
-        if (entropy < -NATS_ROUNDING).any():
-            raise UserError(f"{file}: an entropy is {entropy.min().item():.4g}; it should be 0 or more, in nats")
         known = any(name in frame for name in EXPECTED)
         expected = tensor(EXPECTED, "E[S]") if known else torch.zeros_like(logp)
         stats = TokenStats.from_logged(logp, entropy, expected)
-    if not all(values.isfinite().all() for values in (advantages, stats.logp, stats.entropy, stats.s_expected)):
-        raise UserError(f"{file}: a log p, entropy or advantage is not finite")
+    finite = all(values.isfinite().all() for values in (advantages, stats.logp, stats.entropy, stats.s_expected))
+    if not finite or (stats.logp > NATS_ROUNDING).any() or (stats.entropy < -NATS_ROUNDING).any():
+        raise UserError(f"{file}: numbers should be finite, log p 0 or less and entropy 0 or more, in nats")
     centered = bool(stats.s_expected.any())
     zero = int(((stats.logp == 0) & (stats.entropy == 0)).sum())
 
@@ -107,11 +102,6 @@ def draw(table: pd.DataFrame, path: Path) -> None:
 def _row(entry: str, stats: TokenStats, advantages: Tensor, centered: bool) -> dict[str, object]:
     """The table row of a method; tensors are [token, 1]. No numbers if it needs whole rollouts or an unknown E[S]."""
     name, params = split_method(entry)
-    if name not in method_types() and name in known_names("method"):
-        raise UserError(
-            f"the lens cannot show {name!r}: configs/method/{name}.yaml only sets how another method is trained; name "
-            "that one, with parameters as in clip_b@mu=1.2"
-        )
     method = load_method(name, **OmegaConf.to_container(OmegaConf.from_dotlist(params)))  # as the configs read them
     of_groups = method.overrides("shape_rewards", "advantages", "divisors") or method.loss_scope != "global_token"
     if of_groups or method.second_pass() or (method.uses_s_expected and not centered):
@@ -140,28 +130,25 @@ def _row(entry: str, stats: TokenStats, advantages: Tensor, centered: bool) -> d
 
 def _per_token(frame: pd.DataFrame, file: Path) -> pd.DataFrame:
     """The tokens in the mask, if there is one; a table with one row per response, with lists, gets one per token."""
-    masks = [name for name in MASK if name in frame][:1]
-    unknown = [name for name in map(str, frame.columns) if "mask" in name.lower()]
-    if unknown and not masks:
-        remedy = f"If so, rename it to {MASK[0]}, else remove it"
-        raise UserError(f"{file}: is {unknown[0]} 1 at the tokens that count? {remedy}")
-    tokens = _exploded(frame, file, masks)
-    for name in masks:
-        if not tokens[name].isin([0, 1]).all():
-            raise UserError(f"{file}: each token's {name} should be 0 or 1")
-        if (tokens := tokens[tokens[name] == 1]).empty:
-            raise UserError(f"{file}: {name} is 0 at every token")
-    return tokens
+    masks = [name for name in map(str, frame.columns) if "mask" in name.lower()]
+    if not masks:
+        return _exploded(frame, file)
+    if (mask := next((name for name in MASK if name in masks), None)) is None:
+        raise UserError(f"{file}: name the mask of the tokens that count {MASK[0]}; {masks[0]} may be another one")
+    tokens = _exploded(frame, file)
+    if set(tokens[mask]) not in ({1}, {0, 1}):
+        raise UserError(f"{file}: {mask} should be 0 or 1 at each token, and 1 at some")
+    return tokens[tokens[mask] == 1]
 
 
-def _exploded(frame: pd.DataFrame, file: Path, masks: list[str]) -> pd.DataFrame:
-    measured = column(frame, file, None, (*LOGITS, *LOGP), "logits or log p")
+def _exploded(frame: pd.DataFrame, file: Path) -> pd.DataFrame:
+    measured = column(frame, file, (*LOGITS, *LOGP), "logits or log p")
     first = measured.iloc[0]
     if measured.name in LOGITS:
         first = first[0] if isinstance(first, list | np.ndarray) and len(first) else None
     if not isinstance(first, list | np.ndarray):
         return frame
-    used = {*LOGP, *ENTROPY, *ADVANTAGE, *EXPECTED, *LOGITS, *TOKEN, *masks} & set(frame.columns)
+    used = {*LOGP, *ENTROPY, *ADVANTAGE, *EXPECTED, *LOGITS, *TOKEN, *MASK} & set(frame.columns)
     lists = [name for name in sorted(used) if isinstance(frame[name].iloc[0], list | np.ndarray)]
     try:
         frame = frame[frame[measured.name].map(len) > 0]  # explode makes a token of an empty list

@@ -6,12 +6,10 @@ import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from entropy_dynamics.errors import UserError, nearest
+from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import read_json_lines, read_parquet
 from entropy_dynamics.results.layout import METRICS
 
@@ -25,9 +23,7 @@ ENTROPY = (  # also with the prefix `train/`, which loggers add
     "optim/entropy",  # Tinker: -log p of the sampled tokens
 )
 STEPS = ("step", "train/global_step", "training/global_step", "global_step", "trainer/global_step", "_step", "Step")
-MISSING = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "null", "NULL", "None")  # in CSV; pandas' own list also has NaN
 CHECKPOINT = "trainer_state.json"
-LARGEST = 2**53  # maximum step, as larger integers are not exact in float64
 RUN = re.compile(  # columns that tell runs in one file apart
     r"((config|display|project|wandb)[ ._/-])?(model|method|algorithm|policy|seed|name|run|exp|experiment|trial|job)"
     r"([ ._/-]?(id|uuid|name|number|path))?",
@@ -40,39 +36,36 @@ _parquet = partial(read_parquet, remedy="write it again")
 def read_table(path: Path) -> pd.DataFrame:
     """The rows of a parquet or JSONL file. Text stays text, so that the ids "007" and "7" differ.
 
-    Raises UserError if the file is missing, a folder or damaged, has a different format, or has no rows.
+    Raises UserError if there is no such file, or if it is damaged or has no rows.
     """
-    if path.is_dir():
-        files = ", ".join(sorted(file.name for file in path.iterdir())[:3])
-        raise UserError(f"{path} is a folder; name a file in it{files and f', such as {files}'}")
-    if not path.is_file():
-        raise UserError(f"no file {path}")
-    if path.suffix not in (".parquet", ".jsonl"):
-        raise UserError(f"{path} should be a .parquet or a .jsonl file")
+    if path.suffix not in (".parquet", ".jsonl") or not path.is_file():
+        raise UserError(f"{path}: no such .parquet or .jsonl file")
     frame = _parquet(path) if path.suffix == ".parquet" else pd.DataFrame(read_json_lines(path))
     if frame.empty:
         raise UserError(f"{path} has no rows")
     return frame
 
 
-def column(frame: pd.DataFrame, path: Path, wanted: str | None, known: Sequence[str], what: str) -> pd.Series:
-    """The column `wanted` or, if None, the first of the `known` ones. Raises UserError if the table has none."""
-    if name := next((name for name in ([wanted] if wanted else known) if name in frame), None):
-        return frame[name]
-    names = [str(name) for name in frame.columns]
-    if wanted:
-        raise UserError(f"{path} has no column {wanted!r}{nearest(wanted, names)}")
-    raise UserError(f"{path} has no column for {what} ({', '.join(known)}); its columns: {', '.join(names)}")
+def column(frame: pd.DataFrame, path: Path, names: Sequence[str], what: str) -> pd.Series:
+    """The first of these columns that the table has. Raises UserError if it has none."""
+    for name in names:
+        if name in frame:
+            return frame[name]
+    columns = ", ".join(map(str, frame.columns))
+    raise UserError(f"{path} has no column for {what} ({', '.join(names)}); its columns: {columns}")
 
 
-def read_metrics(run: Path, column: str | None = None) -> tuple[pd.DataFrame, str, list[str]]:
-    """The metrics of a run, one row per step with the index `step` (of several values for a step, the last), the file
-    they are from, and how many more; and notes.
+def first_logged(metrics: pd.DataFrame, names: Sequence[str]) -> str | None:
+    """The first of these columns that exists, possibly with the prefix `train/`."""
+    return next((known for name in names for known in (name, f"train/{name}") if known in metrics), None)
 
-    There is a note for each file that logs the entropy of a step more than once, and one for an entropy of NaN, as
-    opposed to a step without entropy. Parquet files do not distinguish the two: a null is NaN in the `entropy` of our
-    metrics.parquet, which has one in every row, and missing in others. Raises UserError if the file does not exist, is
-    unreadable, or has no rows or several runs, or if a step or an entropy is infinite or not a number.
+
+def read_metrics(run: Path, column: str | None = None) -> tuple[pd.DataFrame, str, Path, list[str]]:
+    """The metrics of a run, the column of the entropy, the file that it is from, and notes.
+
+    Metrics are floats, with one row per step and the index `step`; of several values for a step, the last counts, and
+    what is no number is missing. There is a note if the entropy of a step is logged more than once, and one if it is
+    missing or NaN. Raises UserError if a file is damaged, or if there is no entropy or that of several runs.
 
     Args:
         run: our metrics.parquet, TRL's trainer_state.json, metrics as JSONL (prime-rl, Tinker, verl's file logger), a
@@ -82,96 +75,73 @@ def read_metrics(run: Path, column: str | None = None) -> tuple[pd.DataFrame, st
     """
     names = (column,) if column else ENTROPY
     frames = _frames(run, names)
+    logs = {file: entropy for file, frame in frames.items() if (entropy := first_logged(frame, names))}
+    if not logs:
+        found = ", ".join(dict.fromkeys(name for frame in frames.values() for name in map(str, frame.columns)))
+        raise UserError(f"{run} logs no entropy ({', '.join(names)}) with a step; it logs {found or 'no steps'}")
+    # A checkpoint of TRL has the history of those before it.
+    of_run = {_run_of(file): file for file in sorted(logs, key=lambda file: frames[file].index.max())}
+    if len(of_run) > 1:
+        first, second, *_ = sorted(map(str, of_run))
+        raise UserError(f"{run} contains {len(of_run)} runs; name one of them: {first}, {second}, ...")
+    [source] = of_run.values()
+    name = logs[source]
+    steps = frames[source][name].dropna().index
+    entropy = frames[source][name].groupby(level=0).last()
+    entropy = entropy.loc[entropy.first_valid_index() :]
+    notes = []
+    if twice := steps[steps.duplicated()].nunique():
+        notes.append(f"{source} logs the entropy of {twice} steps more than once; the last value counts")
+    if len(missing := entropy.index[entropy.isna()]):
+        counted = f"{len(missing)} of {len(entropy)} steps, first at step {missing[0]}"
+        notes.append(f"{source}: {name} is NaN or missing at {counted}")
     # Parts of a run that log no entropy, such as prime-rl's orchestrator, have files of their own.
-    logs = {file: entropy for file, frame in frames.items() if (entropy := first_logged(frame, names)) is not None}
-    if len(runs := sorted({str(_run_of(file)) for file in logs})) > 1:
-        raise UserError(f"{run} contains {len(runs)} runs; name one of them: {runs[0]}, {runs[1]}, ...")
-    notes = [
-        f"{file} logs the entropy of {twice} steps more than once; the last value counts"
-        for file, entropy in logs.items()
-        if (twice := (steps := entropy.dropna().index)[steps.duplicated()].nunique())
-    ]
-    first, *more = logs or frames
-    source = f"{first} and {len(more)} more" if more else str(first)
-    rows = [frame for frame in frames.values() if len(frame)]
-    if first.name == CHECKPOINT:  # checkpoint-9 sorts after checkpoint-10, but is the earlier one
-        rows.sort(key=lambda frame: frame.index.max())
-    logged = pd.concat(rows)
-    texts = logged.select_dtypes(exclude=["number", "bool"]).map(_number).dropna(axis=1, how="all")  # also hold numbers
-    metrics = pd.concat([logged.select_dtypes("number"), texts], axis=1).groupby(level=0).last()
-    if (entropy := first_logged(metrics, names)) is not None and np.isinf(entropy).any():
-        nan = entropy.index[np.isinf(entropy)]
-        steps = f"{len(nan)} of {entropy.count()} steps"
-        notes.append(f"{source}: {entropy.name} is NaN at {steps}, first at step {nan[0]}")
-    return metrics.replace(np.inf, np.nan), source, notes
+    parts = [frames[source], *(frame for file, frame in frames.items() if file not in logs)]
+    return pd.concat(parts).groupby(level=0).last(), name, source, notes
 
 
-def first_logged(metrics: pd.DataFrame, names: tuple[str, ...]) -> pd.Series | None:
-    """The first of these columns that exists, possibly with the prefix `train/`."""
-    known = (written for name in names for written in (name, f"train/{name}"))
-    return next((metrics[name] for name in known if name in metrics), None)
+def _run_of(file: Path) -> Path:
+    """The folder of a run whose checkpoints have separate files, or the single file of a run."""
+    return file.parents[file.parent.name.startswith("checkpoint-")] if file.name == CHECKPOINT else file
 
 
-def _frames(run: Path, names: tuple[str, ...]) -> dict[Path, pd.DataFrame]:
-    """The files of the first kind that logs one of these entropies or, if none does, of the first kind with rows."""
-    kinds = {
+def _frames(run: Path, names: Sequence[str]) -> dict[Path, pd.DataFrame]:
+    """The files of the first kind that logs one of these entropies or, if none does, of the first kind that exists."""
+    kinds: dict[str, Callable[[Path], pd.DataFrame]] = {
         METRICS: _parquet,
-        CHECKPOINT: _trainer_state,
+        CHECKPOINT: lambda file: pd.DataFrame(json.loads(file.read_text())["log_history"]),
         "metrics.jsonl": _json_lines,
         "*.jsonl": _json_lines,
         "*.csv": _csv,
         "*.parquet": _parquet,
     }
-    if not run.exists():
-        raise UserError(f"no file {run}")
-    tried = []
+    found: dict[Path, pd.DataFrame] = {}
     for pattern, read in kinds.items():
         files = sorted(run.rglob(pattern)) if run.is_dir() else [run] if run.match(pattern) else []
-        if files:
-            try:
-                tried.append({file: _read(file, read, names) for file in files})
-            except UserError:
-                if not any(len(frame) for frames in tried for frame in frames.values()):
-                    raise
-                continue  # such as a dataset beside the log, which has the answer or the names to suggest
-            if any(first_logged(frame, names) is not None for frame in tried[-1].values()):
-                return tried[-1]
-    if not tried:
-        wanted = ", ".join(kinds)
-        raise UserError(f"{run}: no {wanted} there" if run.is_dir() else f"{run} should be one of {wanted}")
-    for frames in tried:
-        if any(map(len, frames.values())):
+        frames = {file: _read(file, read) for file in files}
+        if any(first_logged(frame, names) for frame in frames.values()):
             return frames
-    raise UserError(f"{next(iter(tried[0]))} has no rows with a step")
+        found = found or frames
+    if not found:
+        raise UserError(f"{run}: no {', '.join(kinds)} there")
+    return found
 
 
-def _read(file: Path, read: Callable[[Path], pd.DataFrame], names: tuple[str, ...]) -> pd.DataFrame:
-    """One row per logged step. A logged NaN entropy becomes inf, as pandas cannot tell NaN from a missing value."""
+def _read(file: Path, read: Callable[[Path], pd.DataFrame]) -> pd.DataFrame:
+    """One row per logged step."""
     try:
-        frame = _by_step(read(file))
-        if (entropy := first_logged(frame, names)) is not None:
-            ours = (file.name, entropy.name) == (METRICS, "entropy")  # has a value in every row, so a null is NaN
-            nan = entropy.isna() if ours else entropy.map(_is_nan).astype(bool)
-            frame[entropy.name] = _finite(entropy.mask(nan)).mask(nan, np.inf)
+        frame = read(file)
+        if (step := next((name for name in STEPS if name in frame), None)) is None:
+            return pd.DataFrame()
+        frame = frame.dropna(subset=step)
+        _check_one_run(frame, step)
+        steps = pd.to_numeric(frame.pop(step), downcast="integer").rename("step")
+        return frame.apply(pd.to_numeric, errors="coerce").astype(float).set_index(steps)
     except UserError:
         raise
     except Exception as error:  # damaged content fails in many ways
         cause = next(iter(str(error).splitlines()), type(error).__name__)
         raise UserError(f"{file} cannot be read: {cause}") from error
-    return frame
-
-
-def _by_step(frame: pd.DataFrame) -> pd.DataFrame:
-    step = next((name for name in STEPS if name in frame), None)
-    if step is None and len(frame):
-        raise ValueError(f"it logs no step ({', '.join(STEPS)})")
-    if step is None or (frame := frame.dropna(subset=step)).empty:
-        return pd.DataFrame()
-    _check_one_run(frame, step)
-    steps = _finite(frame.pop(step))
-    if (steps.abs() > LARGEST).any():
-        raise ValueError(f"{step} is {steps.abs().max():.4g}; it should be at most 2**53")
-    return frame.set_index(steps.astype(int) if (steps % 1 == 0).all() else steps).rename_axis("step")
 
 
 def _check_one_run(frame: pd.DataFrame, step: str) -> None:
@@ -186,70 +156,17 @@ def _check_one_run(frame: pd.DataFrame, step: str) -> None:
         raise ValueError(f"it has several runs ({'; '.join(several)}); save the rows of one as a file of its own")
 
 
-def _finite(values: pd.Series) -> pd.Series:
-    """Convert to floats; missing values stay missing. Raises ValueError for booleans, text, lists and infinity."""
-    numbers = pd.Series([_number(value) for value in values], values.index, name=values.name).astype(float)
-    wrong = (numbers.isna() & values.notna()) | np.isinf(numbers)
-    if wrong.any():
-        place = int(wrong.to_numpy().argmax())
-        value, label = repr(values.tolist()[place]), values.index[place]  # of Python's types, not numpy's
-        where = f"at step {label}" if values.index.name == "step" else f"in row {label + 1}"
-        raise ValueError(f"{values.name} is {value:.60} {where}; it should be a finite number")
-    return numbers
-
-
-def _number(value: Any) -> float:
-    try:
-        return np.nan if isinstance(value, bool | np.bool_) else float(value)
-    except (TypeError, ValueError):
-        return np.nan
-
-
-def _constant(name: str) -> object:
-    """`parse_constant` for JSON: NaN stays text, as in a CSV file, so that it is not mistaken for a missing value."""
-    return name if name == "NaN" else float(name)
-
-
-def _is_nan(value: object) -> bool:
-    return isinstance(value, str) and value.strip().lower() == "nan"
-
-
-def _run_of(file: Path) -> Path:
-    """The folder of a run whose checkpoints or restarts have separate files, or the single file of a run."""
-    return file.parents[file.parent.name.startswith("checkpoint-")] if file.name == CHECKPOINT else file
-
-
 def _json_lines(file: Path) -> pd.DataFrame:
-    """One row per line; verl's file logger nests its metrics in `data`, and writes NaN as null."""
-    frame = pd.DataFrame(read_json_lines(file, _constant))
-    if "data" in frame:
-        rows = [row if isinstance(row, dict) else {} for row in frame.pop("data")]
-        rows = [{name: "NaN" if value is None else value for name, value in row.items()} for row in rows]
-        data = pd.DataFrame(rows, frame.index)
-        frame = data.combine_first(frame)  # other rows may have theirs at the top level
-    return frame
+    """One row per line; verl's file logger nests its metrics in `data`."""
+    rows = read_json_lines(file)
+    return pd.DataFrame([row | row["data"] if isinstance(row.get("data"), dict) else row for row in rows])
 
 
 def _csv(file: Path) -> pd.DataFrame:
-    """W&B's export of a panel: columns "RUN - METRIC", with __MIN and __MAX where steps were merged."""
-    with file.open() as lines:
-        header = lines.readline().strip()
-    if ";" in header and "," not in header:
-        raise ValueError(f"its header is one column, {header!r:.60}; columns need a comma between them")
-    with warnings.catch_warnings(action="error", category=pd.errors.ParserWarning):
-        try:
-            frame = pd.read_csv(file, index_col=False, keep_default_na=False, na_values=MISSING)
-        except pd.errors.ParserWarning:
-            raise ValueError("its rows have more fields than its header; decimals need a point") from None
-    frame = frame[[name for name in frame if not str(name).endswith(("__MIN", "__MAX"))]]
-    names = frame.columns.str.rpartition(" - ")
+    """A CSV file; W&B's export of a panel has columns "RUN - METRIC"."""
+    with warnings.catch_warnings(action="error", category=pd.errors.ParserWarning):  # rows longer than the header
+        frame = pd.read_csv(file, index_col=False)
+    names = [name.rpartition(" - ") for name in frame]
     if len({run for run, dash, _ in names if dash}) > 1:
         raise ValueError("it has several runs; export one of them")
     return frame.set_axis([metric for _, _, metric in names], axis=1)
-
-
-def _trainer_state(file: Path) -> pd.DataFrame:
-    state = json.loads(file.read_text(), parse_constant=_constant)
-    if not isinstance(state, dict) or "log_history" not in state:
-        raise ValueError("it has no log_history")
-    return pd.DataFrame(state["log_history"])

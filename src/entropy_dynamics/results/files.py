@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -50,16 +50,13 @@ def read_json(path: Path, remedy: str = "delete it and rerun its stage") -> Any:
         raise UserError(f"{path} is damaged ({error}): {remedy}") from error
 
 
-def read_json_lines(path: Path, constant: Callable[[str], object] = float) -> list[dict[str, Any]]:
-    """The JSON object on each line; `constant` converts NaN, Infinity and -Infinity.
-
-    Raises UserError if a line, which the message names, is not a JSON object.
-    """
+def read_json_lines(path: Path) -> list[dict[str, Any]]:
+    """The JSON object on each line. Raises UserError if a line, which the message names, is not a JSON object."""
     rows = []
     with path.open("rb") as file:  # bytes, so that a broken character is reported with its line
         for number, line in enumerate(file, 1):
             try:
-                rows += [json.loads(line, parse_constant=constant)] if line.strip() else []
+                rows += [json.loads(line)] if line.strip() else []
                 if rows and not isinstance(rows[-1], dict):
                     raise ValueError(f"{type(rows[-1]).__name__} instead")
             except (ValueError, RecursionError) as error:
