@@ -86,11 +86,8 @@ def method_of(config: Any) -> Method:
     assert isinstance(params, dict)
     if "method" not in params:
         raise UserError("verl's config names no method: add +entropy_control.method=clip_b")
-    method = token_weight_method(str(params.pop("method")), {str(key): value for key, value in params.items()}, "verl")
-    if method.uses_s_expected:
-        raise UserError(
-            f"{type(method).__name__} needs E[S] of each token, and verl keeps no logits to compute it from"
-        )
+    name, others = str(params.pop("method")), {str(key): value for key, value in params.items()}
+    method = token_weight_method(name, others, "verl", s_expected=False)
     if (config.algorithm.get("rollout_correction") or {}).get("bypass_mode", False):
         raise UserError(
             "algorithm.rollout_correction.bypass_mode=true skips the pass that computes entropy: set it to false"
