@@ -286,6 +286,6 @@ def test_a_mistake_in_a_batch_is_one_line(rows, message, tmp_path, capsys):
 
 def test_a_lens_is_of_a_file_which_comes_before_methods(tmp_path, capsys):
     assert error(capsys, "lens", tmp_path) == f"{tmp_path}: no such .parquet or .jsonl file"
-    first = "lens takes its FILE first: lens FILE --methods METHOD ..."
+    first = "the following arguments are required: FILE"
     assert error(capsys, "lens", "--methods", "clip_b", tmp_path) == first
     assert error(capsys, "lens") == first

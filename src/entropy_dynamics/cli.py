@@ -27,6 +27,7 @@ EXTRAS = {  # extra of this project -> packages that come with it
     "plot": "matplotlib",
     "vllm": "vllm",
     "internlm3": "sentencepiece google",  # google: protobuf
+    "reasoning-gym": "reasoning_gym",
 }
 
 
@@ -217,7 +218,7 @@ def _parser() -> argparse.ArgumentParser:
     power = "number of problems needed to detect a difference of D points, given the rates in one FILE"
     passes.add_argument("--power", type=_points, metavar="D", help=power)
     lens = command("lens", "Which tokens of a batch each method drops, and where it pushes the entropy.")
-    lens.add_argument("files", type=Path, metavar="FILE", nargs="?")
+    lens.add_argument("files", type=Path, metavar="FILE")
     lens.usage = "%(prog)s [-h] FILE [--methods METHOD ...] [--temperature TEMPERATURE] [--figure FILE]"
     lens.add_argument("--methods", nargs="+", metavar="METHOD", help="after FILE: name or name@parameter=value,...")
     lens.add_argument("--temperature", type=_positive, default=1.0, help="divisor of the logits (default: 1)")

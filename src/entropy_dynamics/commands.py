@@ -289,8 +289,6 @@ def pass_at_k(options: argparse.Namespace) -> None:
 def lens(options: argparse.Namespace) -> None:
     from entropy_dynamics.diagnostics.lens import METHODS, draw, lens_table
 
-    if options.files is None:  # argparse counts all words after --methods among them
-        raise UserError("lens takes its FILE first: lens FILE --methods METHOD ...")
     table, about = lens_table(options.files, options.methods or METHODS, options.temperature)
     print(about)
     print(table.to_string(index=False, float_format=lambda value: f"{value:.4g}", na_rep="-"))
