@@ -184,13 +184,9 @@ class Solutions(Section, ABC):
 @cache
 def tasks() -> dict[str, Task]:
     """Every task by name."""
-    registered: dict[str, Task] = {}
-    for name in [info.name for info in pkgutil.iter_modules(__path__) if info.ispkg]:
-        task: Task = importlib.import_module(f"{__name__}.{name}").TASK
-        if (first := registered.setdefault(task.name, task)) is not task:
-            places = f"in {type(first).__module__} and in {type(task).__module__}"
-            raise UserError(f"task {task.name!r} is registered twice: {places}")
-    return registered
+    packages = [info.name for info in pkgutil.iter_modules(__path__) if info.ispkg]
+    found: list[Task] = [importlib.import_module(f"{__name__}.{name}").TASK for name in packages]
+    return {task.name: task for task in found}
 
 
 def find_task(name: str) -> Task:

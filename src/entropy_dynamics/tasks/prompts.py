@@ -88,7 +88,7 @@ def _messages(problem: Problem) -> list[dict[str, str]]:
 def find_problem(directory: Path, sets: Iterable[str], problem_id: str | None) -> tuple[str, Problem]:
     """The problem with that id (None: the very first problem) and the name of the first of `sets` that has it.
 
-    Raises UserError if no problem has this id, with one that is near, if any is.
+    Raises UserError if no problem has this id.
     """
     ids = []
     for name in sets:
@@ -96,6 +96,5 @@ def find_problem(directory: Path, sets: Iterable[str], problem_id: str | None) -
             if problem_id in (None, problem.id):
                 return name, problem
             ids.append(problem.id)
-    close = closest(str(problem_id), ids)
-    hint = f"did you mean {close!r}?" if close else f"the ids are like {ids[0]!r}"
-    raise UserError(f"no problem {problem_id!r} in {directory}; {hint}")
+    near = closest(str(problem_id), ids) or ids[0]
+    raise UserError(f"no problem {problem_id!r} in {directory}; the ids are like {near!r}")

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
 
 from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.results.files import read_json_lines, sha256
@@ -22,7 +23,6 @@ from entropy_dynamics.tasks.statements import StatedInWords, asks_for_format
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_COMMIT = re.compile(r"(?!0{40})[0-9a-f]{40}")  # forty zeros are git's null commit
 _BATCH = 10_000  # rows held as dictionaries at a time
 _OWN = ("problem", "answer")
 _VERL = ("prompt", "reward_model.ground_truth")
@@ -49,7 +49,7 @@ class RowsSource(SetSource):
     def read(self, key: str = "data.train") -> list[RawProblem]:
         """Read all rows; `key` is that of this source in the config, for messages.
 
-        Raises UserError if the source cannot be read, has no rows, lacks a column, or has an invalid id.
+        Raises UserError if the source cannot be read or lacks a column.
         """
 
     def load(self, name: str, seed: int, exclude: Collection[str]) -> LoadedSet:
@@ -78,19 +78,14 @@ class RowsSource(SetSource):
         wanted = (self.id_column, *(name if name in known else _top(name) for name in names))
         return [column for column in dict.fromkeys(wanted) if column in known]
 
-    def raw_problems(self, rows: Iterable[dict[str, Any]], where: str) -> list[RawProblem]:
+    def raw_problems(self, rows: Iterable[dict[str, Any]]) -> list[RawProblem]:
         problems = []
-        for number, row in enumerate(rows, start=1):
+        for row in rows:
             problem_column, answer_column = self.names(row)
             name, text = row.get(self.id_column) if self.id_column else None, _text(_at(row, problem_column))
-            if isinstance(name, bool) or not isinstance(name, str | int | None) or name == "":
-                wanted = "a string or an integer"
-                raise UserError(f"{where}: row {number}: {self.id_column!r} should be {wanted}, not {name!r}")
             if isinstance(text, str):
                 text = sys.intern(text)  # the original DAPO repeats each text a hundred times
             problems.append(RawProblem(None if name is None else str(name), text, _at(row, answer_column)))
-        if not problems:
-            raise UserError(f"{where}: it holds no problems")
         return problems
 
 
@@ -104,11 +99,9 @@ class FileSet(RowsSource):
 
     def read(self, key: str = "data.train") -> list[RawProblem]:
         path = Path(self.path)
-        if not path.is_file():
-            raise UserError(f"{path}: no such file; a JSONL or parquet file of problems is needed")
-        if path.suffix not in (".jsonl", ".parquet"):
-            raise UserError(f"{path}: problems are read from .jsonl or .parquet, not {path.suffix or 'this'!r}")
-        return self.raw_problems((self._jsonl if path.suffix == ".jsonl" else self._parquet)(path, key), self.path)
+        if path.suffix not in (".jsonl", ".parquet") or not path.is_file():
+            raise UserError(f"{path}: no such .jsonl or .parquet file of problems")
+        return self.raw_problems((self._jsonl if path.suffix == ".jsonl" else self._parquet)(path, key))
 
     def _jsonl(self, path: Path, key: str) -> list[dict[str, Any]]:
         if rows := read_json_lines(path):
@@ -131,7 +124,7 @@ class HubSet(RowsSource):
     source: Literal["hub"]
     repository: str
     """Id of the data set on the Hugging Face Hub."""
-    revision: str
+    revision: Annotated[str, Field(pattern="^[0-9a-f]{40}$")]
     """Its commit, 40 hex digits."""
     subset: str | None = None
     """Name of the configuration, if the data set has several."""
@@ -142,9 +135,6 @@ class HubSet(RowsSource):
         return {"source": "hub", **place, "split": self.hub_split}
 
     def read(self, key: str = "data.train") -> list[RawProblem]:
-        if not _COMMIT.fullmatch(self.revision):
-            wanted = f"a commit of {self.repository}, which has 40 hex digits"
-            raise UserError(f"the revision {self.revision!r} is not {wanted}")
         import datasets
         from huggingface_hub.utils import logging
 
@@ -160,7 +150,7 @@ class HubSet(RowsSource):
                 "ENTROPY_DYNAMICS_PROBLEMS to a folder with <set>.jsonl or <set>.parquet (columns problem, answer)"
             ) from error
         chosen = table.select_columns(self.columns(table.column_names, where, key))
-        return self.raw_problems(_rows(chosen.with_format("arrow").iter(_BATCH)), where)
+        return self.raw_problems(_rows(chosen.with_format("arrow").iter(_BATCH)))
 
 
 class SplitSet(SetSource):
