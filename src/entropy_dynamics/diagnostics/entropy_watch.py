@@ -74,8 +74,6 @@ def describe(metrics: pd.DataFrame, name: str, source: Path) -> str:
     tenth = max(1, len(entropy) // 10)
     start, end = entropy.iloc[:tenth].mean(), entropy.iloc[-tenth:].mean()
     means = f"means of the first and the last {tenth} of {len(entropy)} steps"
-    if start == end:
-        return " ".join([*text, f"Entropy did not change: {start:.3g} nats ({means}).", *about])
     if trend_p(entropy.to_numpy()) > TREND:
         text.append(
             f"Entropy shows no rise or fall over the run beyond the noise of steps: {start:.3g} and {end:.3g} nats "

@@ -48,5 +48,5 @@ def _explained(series: Float[np.ndarray, " step"]) -> tuple[float, float]:
     residuals = series - monotone_fit(series)
     left, total = np.square(residuals).sum(), np.square(series - series.mean()).sum()
     if left <= 1e-12 * total:
-        return 1.0, 0.0
+        return float(total > 0), 0.0
     return 1 - left / total, float(residuals[1:] @ residuals[:-1]) / left
