@@ -46,14 +46,11 @@ class RowsSource(SetSource):
         """The record of the source in problems.json."""
 
     @abstractmethod
-    def read(self, key: str = "data.train") -> list[RawProblem]:
-        """Read all rows; `key` is that of this source in the config, for messages.
-
-        Raises UserError if the source cannot be read or lacks a column.
-        """
+    def read(self) -> list[RawProblem]:
+        """Read all rows. Raises UserError if the source cannot be read or lacks a column."""
 
     def load(self, name: str, seed: int, exclude: Collection[str]) -> LoadedSet:
-        task, raw, entry = find_task(self.task), self.read(set_key(name)), self.origin()
+        task, raw, entry = find_task(self.task), self.read(), self.origin()
         entry["rows"] = len(raw)
         for number, row in enumerate(raw):
             if isinstance(row.text, str) and (text := task.strip_instructions(row.text)) != row.text:
@@ -69,12 +66,13 @@ class RowsSource(SetSource):
         own = (self.problem_column, self.answer_column)
         return _VERL if own == _OWN and own[0] not in known and all(_top(name) in known for name in _VERL) else own
 
-    def columns(self, known: Collection[str], where: str, key: str) -> list[str]:
+    def columns(self, known: Collection[str], where: str) -> list[str]:
         """The columns to read. Raises UserError if a required one is not in `known`."""
         names = self.names(known)
         for option, name in zip(("problem_column", "answer_column"), names, strict=True):
             if name not in known and _top(name) not in known:
-                raise UserError(f"{where}: no column {name!r} (--set {key}.{option}=NAME){nearest(name, known)}")
+                remedy = f"name it, as in --set data.train.{option}=NAME"
+                raise UserError(f"{where}: no column {name!r} ({remedy}){nearest(name, known)}")
         wanted = (self.id_column, *(name if name in known else _top(name) for name in names))
         return [column for column in dict.fromkeys(wanted) if column in known]
 
@@ -97,24 +95,23 @@ class FileSet(RowsSource):
     def origin(self) -> dict[str, Any]:
         return {"source": "file", "path": self.path, "sha256": sha256(self.path)}
 
-    def read(self, key: str = "data.train") -> list[RawProblem]:
+    def read(self) -> list[RawProblem]:
         path = Path(self.path)
         if path.suffix not in (".jsonl", ".parquet") or not path.is_file():
             raise UserError(f"{path}: no such .jsonl or .parquet file of problems")
-        return self.raw_problems((self._jsonl if path.suffix == ".jsonl" else self._parquet)(path, key))
-
-    def _jsonl(self, path: Path, key: str) -> list[dict[str, Any]]:
+        if path.suffix == ".parquet":
+            return self.raw_problems(self._parquet(path))
         if rows := read_json_lines(path):
-            self.columns({name: None for row in rows for name in row}, str(path), key)
-        return rows
+            self.columns({name: None for row in rows for name in row}, self.path)
+        return self.raw_problems(rows)
 
-    def _parquet(self, path: Path, key: str) -> Iterator[dict[str, Any]]:
+    def _parquet(self, path: Path) -> Iterator[dict[str, Any]]:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         try:  # not by pandas, which would turn integers next to a null into floats
             with pq.ParquetFile(path) as file:
-                columns = self.columns(file.schema_arrow.names, str(path), key)
+                columns = self.columns(file.schema_arrow.names, self.path)
                 yield from _rows(file.iter_batches(_BATCH, columns=columns))
         except (pa.ArrowException, OSError) as error:
             raise UserError(f"{path}: not a readable parquet file ({str(error).splitlines()[0]})") from error
@@ -134,7 +131,7 @@ class HubSet(RowsSource):
         place = {"repository": self.repository, "revision": self.revision, "subset": self.subset}
         return {"source": "hub", **place, "split": self.hub_split}
 
-    def read(self, key: str = "data.train") -> list[RawProblem]:
+    def read(self) -> list[RawProblem]:
         import datasets
         from huggingface_hub.utils import logging
 
@@ -149,7 +146,7 @@ class HubSet(RowsSource):
                 f"{where} cannot be loaded ({type(error).__name__}: {reason}); without a network, set data.folder or "
                 "ENTROPY_DYNAMICS_PROBLEMS to a folder with <set>.jsonl or <set>.parquet (columns problem, answer)"
             ) from error
-        chosen = table.select_columns(self.columns(table.column_names, where, key))
+        chosen = table.select_columns(self.columns(table.column_names, where))
         return self.raw_problems(_rows(chosen.with_format("arrow").iter(_BATCH)))
 
 
