@@ -44,7 +44,6 @@ GREW = 1.5  # the smallest factor of increase to report
 CLIP_RATIO, LONGEST = "response_length/clip_ratio", "response_length/max"
 WITHOUT_VARIANCE = ("zero_variance_groups", "frac_reward_zero_std")  # shares of groups: ours, TRL
 SPREADS = ("reward_std", "rewards/std")  # TRL: standard deviation of the rewards in a group
-RANGE = ("critic/score/min", "critic/score/max")  # verl: smallest and largest reward of a step
 MOST = 13.0  # nats per token; the largest vocabularies have some 262,144 items, ln 262,144 = 12.5
 TREND = 0.02  # p value below which a change is more than noise; one in twenty noisy runs at most has it (test_trend.py)
 FEWEST = 5  # minimum number of steps
@@ -127,7 +126,7 @@ def _correlations(metrics: pd.DataFrame, entropy: pd.Series) -> str:
     change = entropy.diff().shift(-1)
     close = {}
     for name in metrics:
-        signal = _signal(str(name))
+        signal = _signal(name)
         pairs = pd.DataFrame({"change": change, "signal": metrics[name]}).dropna()
         rounding, pairs = ROUNDING * pairs.abs().max(), pairs.diff().iloc[1:]
         if signal and len(pairs) >= FEWEST and (pairs.max() - pairs.min() > rounding).all():
@@ -143,15 +142,11 @@ def _correlations(metrics: pd.DataFrame, entropy: pd.Series) -> str:
 
 def _constant_rewards(metrics: pd.DataFrame, reward: pd.Series | None) -> list[str]:
     """What to say first: without variance of rewards, advantages are 0, and no response is preferred to another."""
-    columns = {name: metrics[name].dropna() for name in map(str, metrics.columns)}
-    for name, values in columns.items():
-        if name.endswith(WITHOUT_VARIANCE) and len(values) and (share := values.mean()) > 0.5:
-            return [f"In {share:.0%} of the groups all rewards are equal ({name}), so they teach nothing."]
-        if name.endswith(SPREADS) and len(values) and not values.any():
+    for name, values in metrics.items():
+        if name.endswith(WITHOUT_VARIANCE) and values.mean() > 0.5:
+            return [f"In {values.mean():.0%} of the groups all rewards are equal ({name}), so they teach nothing."]
+        if name.endswith(SPREADS) and values.max() == 0:
             return [f"The rewards of a group do not differ at any step ({name} is 0), so nothing is learned."]
-    low, high = (next((columns[name] for name in columns if name.endswith(end)), None) for end in RANGE)
-    if low is not None and high is not None and len(low) and low.equals(high):
-        return [f"The rewards of a step do not differ at any step ({' = '.join(RANGE)}), so nothing is learned."]
     if reward is not None and reward.count() >= FEWEST and reward.min() == reward.max():
         return [f"The reward never varies: {reward.name} is {reward.max():.3g} at all {reward.count()} steps."]
     return []
@@ -162,17 +157,16 @@ def _suspects(metrics: pd.DataFrame, tenth: int) -> list[str]:
     increases = {}
     for name in metrics:
         values = metrics[name].dropna()
-        if str(name).endswith(CLIP_RATIO):  # in verl V1 of responses as long as the step's longest, truncated or not
-            longest = metrics.get(str(name).removesuffix(CLIP_RATIO) + LONGEST, pd.Series())
+        if name.endswith(CLIP_RATIO):  # in verl V1 of responses as long as the step's longest, truncated or not
+            longest = metrics.get(name.removesuffix(CLIP_RATIO) + LONGEST, pd.Series())
             if longest.reindex(values.index[values > 0]).nunique() > 1:
                 continue
-        if (signal := _signal(str(name))) in SUSPECTS and len(values) >= FEWEST:
+        if (signal := _signal(name)) in SUSPECTS and len(values) >= FEWEST:
             start, end = abs(values.iloc[:tenth].mean()), abs(values.iloc[-tenth:].mean())
             if end > GREW * start and end - start >= SUSPECTS[signal]:
                 increases.setdefault(signal, f"{signal} ({name}) grew from {start:.3g} to {end:.3g}")
-    if not increases:
-        return []
-    return [f"Over the run {' and '.join(increases.values())}: such tokens may be where entropy rises."]
+    grew = " and ".join(increases.values())
+    return [f"Over the run {grew}: such tokens may be where entropy rises."] if increases else []
 
 
 def _signal(name: str) -> str | None:

@@ -33,13 +33,10 @@ def pass_at_k_table(
 ) -> tuple[pd.DataFrame, list[str]]:
     """Pass@k in percent for k = 1, 2, 4, ... up to the smallest number of samples of a problem in any file, and notes.
 
-    The table has one row per k. For each file, named by the part of its path that distinguishes it, and for each part
-    of a file (see `_parts`), it has the value and the bounds of its 95 % interval over problems; for two of them, also
-    those of the second minus the first on the problems that both have. There is a note for each file that lacks grades,
-    one if a file has problems that the other lacks, and one about the difference at all k at once (`simultaneous`).
-
-    Raises UserError for an unreadable file, a folder without files, a missing column, samples without a problem, no
-    grades at all, grades of other values, more than 8 parts of a file, or two files without a common problem.
+    The table has one row per k. For each file and each part of a file (see `_parts`), it has the value and the bounds
+    of its 95 % interval over problems; for two of them, also those of the second minus the first on the problems that
+    both have. Notes are about missing grades, such problems, and the difference at all k at once (`simultaneous`).
+    Raises UserError for files that cannot be read so, and for two files without a common problem.
 
     Args:
         problem, correct: column names, if not among the known ones. Samples without a grade are left out, which is
@@ -79,14 +76,11 @@ def power_table(
 
     Assumes that two independent runs sample each problem with the rate seen in this file, and that one of them is
     better by `difference` points on all problems. The variance of a problem's difference is then twice that of its
-    estimate. The test is the two-sided test of the paired mean at 95 %. If the difference varies between problems, more
-    are needed.
+    estimate. The test is the two-sided test of the paired mean at 95 %.
 
     The table has one row per number of samples (half, once, twice and four times that of the file) and one column per k
     up to half the file's samples, beyond which the variance has no unbiased estimate; NaN if the file shows no
-    variance. There is a note if grades are missing. For the other arguments see `pass_at_k_table`.
-
-    Raises UserError as `pass_at_k_table` does, and if the file has several parts or a problem with only one sample.
+    variance. Notes, errors and other arguments are those of `pass_at_k_table`; the file should have one part.
     """
     parts, note = _counts(file, problem, correct, threshold)
     if len(parts) > 1:

@@ -29,15 +29,13 @@ def lens_table(file: Path, methods: Sequence[str] = METHODS, temperature: float 
     """The effect of each method on the tokens of a file, which is taken as one batch, and a line about the batch.
 
     The file has one row per token, or per response with lists, of log p and entropy (nats) or of `logits` and `token`;
-    and the advantage. Tokens whose mask (the first of `MASK` in the file) is 0, such as padding, are left out.
+    and the advantage. Tokens whose mask (the first of `MASK` in the file) is 0, such as padding, are left out. Raises
+    UserError for a file without these, and for an unknown method.
 
     The table has one row per method: the share of tokens that it drops, among all and among those with A < 0; the
     predicted entropy change per unit of a plain gradient step (Corollary 4); and the share of GRPO's push on the
     entropy that it keeps in each quadrant of sign(A) and sign(S*) (see `lens_metrics`). All NaN for a method with its
     own rewards, advantages or averages, which depend on rollouts.
-
-    Raises UserError for an unreadable file, a missing column, a non-finite value, no token in the mask, or an unknown
-    method.
     """
     frame = _per_token(read_table(file), file)
 

@@ -77,27 +77,25 @@ def read_metrics(run: Path, column: str | None = None) -> tuple[pd.DataFrame, st
     frames = _frames(run, names)
     logs = {file: entropy for file, frame in frames.items() if (entropy := first_logged(frame, names))}
     if not logs:
-        found = ", ".join(dict.fromkeys(name for frame in frames.values() for name in map(str, frame.columns)))
+        found = ", ".join(dict.fromkeys(name for frame in frames.values() for name in frame))
         raise UserError(f"{run} logs no entropy ({', '.join(names)}) with a step; it logs {found or 'no steps'}")
     # A checkpoint of TRL has the history of those before it.
     of_run = {_run_of(file): file for file in sorted(logs, key=lambda file: frames[file].index.max())}
     if len(of_run) > 1:
-        first, second, *_ = sorted(map(str, of_run))
-        raise UserError(f"{run} contains {len(of_run)} runs; name one of them: {first}, {second}, ...")
+        raise UserError(f"{run} contains {len(of_run)} runs; name one of them, such as {min(of_run)}")
     [source] = of_run.values()
-    name = logs[source]
-    steps = frames[source][name].dropna().index
-    entropy = frames[source][name].groupby(level=0).last()
+    logged = frames[source][logs[source]]
+    entropy = logged.groupby(level=0).last()
     entropy = entropy.loc[entropy.first_valid_index() :]
     notes = []
-    if twice := steps[steps.duplicated()].nunique():
+    if twice := (logged.groupby(level=0).count() > 1).sum():
         notes.append(f"{source} logs the entropy of {twice} steps more than once; the last value counts")
     if len(missing := entropy.index[entropy.isna()]):
-        counted = f"{len(missing)} of {len(entropy)} steps, first at step {missing[0]}"
-        notes.append(f"{source}: {name} is NaN or missing at {counted}")
+        steps = f"{len(missing)} of {len(entropy)} steps"
+        notes.append(f"{source}: {logged.name} is NaN or missing at {steps}, first at step {missing[0]}")
     # Parts of a run that log no entropy, such as prime-rl's orchestrator, have files of their own.
     parts = [frames[source], *(frame for file, frame in frames.items() if file not in logs)]
-    return pd.concat(parts).groupby(level=0).last(), name, source, notes
+    return pd.concat(parts).groupby(level=0).last(), logs[source], source, notes
 
 
 def _run_of(file: Path) -> Path:
@@ -130,7 +128,7 @@ def _frames(run: Path, names: Sequence[str]) -> dict[Path, pd.DataFrame]:
 def _read(file: Path, read: Callable[[Path], pd.DataFrame]) -> pd.DataFrame:
     """One row per logged step."""
     try:
-        frame = read(file)
+        frame = read(file).rename(columns=str)
         if (step := next((name for name in STEPS if name in frame), None)) is None:
             return pd.DataFrame()
         frame = frame.dropna(subset=step)
@@ -147,7 +145,7 @@ def _read(file: Path, read: Callable[[Path], pd.DataFrame]) -> pd.DataFrame:
 def _check_one_run(frame: pd.DataFrame, step: str) -> None:
     """Raises ValueError if a step has rows of several runs, models, methods or seeds."""
     several = []
-    for name in (name for name in map(str, frame.columns) if RUN.fullmatch(name) and name != step):
+    for name in (name for name in frame if RUN.fullmatch(name) and name != step):
         pairs = frame[[step, name]].dropna().astype(str).drop_duplicates()
         if pairs[step].duplicated().any():
             values = pairs[name].unique()
