@@ -4,9 +4,7 @@ verl finds this module through its entry-point group `verl.plugins`. In verl's o
 
     trainer.v1.trainer_mode=entropy_control +entropy_control.method=clip_b +entropy_control.mu=2.5
 
-The entropy and log p of each token were stored by verl when it recomputed `old_log_probs`, so they have no extra
-cost. E[S] is not available: verl keeps no logits, and its sum of p^2 is not sufficient. Methods that need it are
-rejected.
+verl has stored the entropy and log p of each token with `old_log_probs`. E[S] is not available: verl keeps no logits.
 """
 
 from pathlib import Path
