@@ -129,27 +129,22 @@ def _row(entry: str, stats: TokenStats, advantages: Tensor, centered: bool) -> d
 def _per_token(frame: pd.DataFrame, file: Path) -> pd.DataFrame:
     """The tokens in the mask, if there is one; a table with one row per response, with lists, gets one per token."""
     masks = [name for name in map(str, frame.columns) if "mask" in name.lower()]
-    if not masks:
-        return _exploded(frame, file)
-    if (mask := next((name for name in MASK if name in masks), None)) is None:
+    mask = next((name for name in MASK if name in masks), None)
+    if masks and mask is None:
         raise UserError(f"{file}: name the mask of the tokens that count {MASK[0]}; {masks[0]} may be another one")
-    tokens = _exploded(frame, file)
-    if set(tokens[mask]) not in ({1}, {0, 1}):
-        raise UserError(f"{file}: {mask} should be 0 or 1 at each token, and 1 at some")
-    return tokens[tokens[mask] == 1]
-
-
-def _exploded(frame: pd.DataFrame, file: Path) -> pd.DataFrame:
     measured = column(frame, file, (*LOGITS, *LOGP), "logits or log p")
     first = measured.iloc[0]
     if measured.name in LOGITS:
         first = first[0] if isinstance(first, list | np.ndarray) and len(first) else None
-    if not isinstance(first, list | np.ndarray):
+    if isinstance(first, list | np.ndarray):
+        used = {*LOGP, *ENTROPY, *ADVANTAGE, *EXPECTED, *LOGITS, *TOKEN, *MASK} & set(frame.columns)
+        lists = [name for name in sorted(used) if isinstance(frame[name].iloc[0], list | np.ndarray)]
+        try:  # explode makes a token of an empty list
+            frame = frame[measured.map(len) > 0].explode(lists, ignore_index=True)
+        except ValueError as error:
+            raise UserError(f"{file}: the lists of a row have different lengths") from error
+    if mask is None:
         return frame
-    used = {*LOGP, *ENTROPY, *ADVANTAGE, *EXPECTED, *LOGITS, *TOKEN, *MASK} & set(frame.columns)
-    lists = [name for name in sorted(used) if isinstance(frame[name].iloc[0], list | np.ndarray)]
-    try:
-        frame = frame[frame[measured.name].map(len) > 0]  # explode makes a token of an empty list
-        return frame.explode(lists, ignore_index=True)
-    except ValueError as error:
-        raise UserError(f"{file}: the lists of a row have different lengths") from error
+    if set(frame[mask]) not in ({1}, {0, 1}):
+        raise UserError(f"{file}: {mask} should be 0 or 1 at each token, and 1 at some")
+    return frame[frame[mask] == 1]
