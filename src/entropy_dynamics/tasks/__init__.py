@@ -198,9 +198,10 @@ def find_task(name: str) -> Task:
 
 def set_sources() -> dict[str, type[SetSource]]:
     """Set sources by name: a file, the Hub, a split of the training set, and the tasks that generate problems."""
-    from entropy_dynamics.tasks.sources import SOURCES
+    from entropy_dynamics.tasks.sources import FileSet, HubSet, SplitSet
 
-    return SOURCES | {name: task.generated for name, task in tasks().items() if task.generated is not None}
+    sources: dict[str, type[SetSource]] = {"file": FileSet, "hub": HubSet, "split": SplitSet}
+    return sources | {name: task.generated for name, task in tasks().items() if task.generated is not None}
 
 
 def solution_types() -> dict[str, type[Solutions]]:

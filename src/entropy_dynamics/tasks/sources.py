@@ -1,7 +1,5 @@
 """Task-independent sources of problem sets: a file, the Hugging Face Hub, a split of the training set."""
 
-from __future__ import annotations
-
 import json
 import sys
 from abc import abstractmethod
@@ -9,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -20,10 +18,6 @@ from entropy_dynamics.tasks import LoadedSet, SetSource, find_task
 from entropy_dynamics.tasks.cleaning import RawProblem, clean_problems
 from entropy_dynamics.tasks.statements import StatedInWords, asks_for_format
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-_BATCH = 10_000  # rows held as dictionaries at a time
 _OWN = ("problem", "answer")
 _VERL = ("prompt", "reward_model.ground_truth")
 
@@ -112,7 +106,8 @@ class FileSet(RowsSource):
         try:  # not by pandas, which would turn integers next to a null into floats
             with pq.ParquetFile(path) as file:
                 columns = self.columns(file.schema_arrow.names, self.path)
-                yield from _rows(file.iter_batches(_BATCH, columns=columns))
+                for batch in file.iter_batches(columns=columns):
+                    yield from batch.to_pylist()
         except (pa.ArrowException, OSError) as error:
             raise UserError(f"{path}: not a readable parquet file ({str(error).splitlines()[0]})") from error
 
@@ -147,7 +142,7 @@ class HubSet(RowsSource):
                 "ENTROPY_DYNAMICS_PROBLEMS to a folder with <set>.jsonl or <set>.parquet (columns problem, answer)"
             ) from error
         chosen = table.select_columns(self.columns(table.column_names, where))
-        return self.raw_problems(_rows(chosen.with_format("arrow").iter(_BATCH)))
+        return self.raw_problems(chosen)
 
 
 class SplitSet(SetSource):
@@ -160,16 +155,9 @@ class SplitSet(SetSource):
         raise UserError("a split is taken out of the training set, so that needs another source")
 
 
-SOURCES: dict[str, type[SetSource]] = {"file": FileSet, "hub": HubSet, "split": SplitSet}
-
-
 def set_key(name: str) -> str:
     """The key of a set's source in the config."""
     return "data.train" if name == "train" else f"data.evaluation.{name}"
-
-
-def _rows(batches: Iterable[pa.RecordBatch | pa.Table]) -> Iterator[dict[str, Any]]:
-    return (row for batch in batches for row in batch.to_pylist())
 
 
 def _top(path: str) -> str:
