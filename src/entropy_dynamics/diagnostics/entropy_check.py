@@ -53,11 +53,8 @@ def write_golden(path: Path) -> str:
     """Write the batch as .npz, and return instructions for its use."""
     with written_whole(path) as temporary, temporary.open("wb") as file:
         np.savez(file, **golden_batch())
-    return (
-        f"{path}: logits {golden_batch()['logits'].shape} in fp32, input_ids, attention_mask, response_mask. Have your "
-        f"trainer's function compute the entropy that it logs, at temperature {TEMPERATURE}, and call: "
-        "entropy-dynamics entropy-check VALUE"
-    )
+    compute = f"Have your trainer's function compute the entropy that it logs, at temperature {TEMPERATURE}"
+    return f"{path}: {', '.join(golden_batch())}. {compute}, and call: entropy-dynamics entropy-check VALUE"
 
 
 def known_values() -> dict[str, float]:

@@ -103,8 +103,7 @@ def _estimate_variance(counts: pd.DataFrame, n: int, k: int) -> float:
     are all incorrect. Two sets that share j samples have 2k - j distinct ones, so both are incorrect with probability
     q^(2k-j), and Var U = sum_j h_j (q^(2k-j) - q^(2k)), where h_j = C(k, j) C(n-k, k-j) / C(n, k) is the share of such
     pairs. An unbiased estimate of q^m is 1 - Pass@m of the file's samples, if m is at most their number, so k is at
-    most half of it. Plugging in the file's rate for q would be biased: for k = 1 and N samples it gives (N-1)/N of the
-    variance.
+    most half of it. The file's rate in place of q would be biased.
     """
     shared = hypergeom.pmf(np.arange(k + 1), n, k, k)
     incorrect = np.array([1 - _scores(counts, 2 * k - j).mean() for j in range(k + 1)])

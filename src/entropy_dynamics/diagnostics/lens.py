@@ -91,8 +91,7 @@ def draw(table: pd.DataFrame, path: Path) -> None:
     with rc_context(RC):
         figure = Figure(figsize=(WIDTH, 0.7 + 0.16 * len(table)), layout="constrained")
         ax = figure.subplots()
-        quadrants = [part.removeprefix("lens_") for part in PARTS]
-        draw_shares(ax, table.reindex(columns=quadrants).to_numpy(float))
+        draw_shares(ax, table.reindex(columns=[part.removeprefix("lens_") for part in PARTS]).to_numpy(float))
         ax.set_yticks(range(len(table)), [pretty(entry) for entry in table["method"]], fontsize=6)
         save(figure, "The S* lens of one batch", path)
 

@@ -68,9 +68,8 @@ def read_metrics(run: Path, column: str | None = None) -> tuple[pd.DataFrame, st
     missing or NaN. Raises UserError if a file is damaged, or if there is no entropy or that of several runs.
 
     Args:
-        run: our metrics.parquet, TRL's trainer_state.json, metrics as JSONL (prime-rl, Tinker, verl's file logger), a
-            CSV file exported by W&B or TensorBoard or any parquet file; or a folder that contains one of these. If a
-            folder has several kinds, the first one that logs an entropy is used.
+        run: a file of a kind that `_frames` lists, or a folder that contains one. If a folder has several kinds, the
+            first one that logs an entropy is used.
         column: the entropy column; by default the first of `ENTROPY` that exists.
     """
     names = (column,) if column else ENTROPY

@@ -18,7 +18,7 @@ DUPLICATE = "repeats an earlier problem"
 
 @dataclass(frozen=True)
 class RawProblem:
-    """A row of the source, of which only the id has been checked."""
+    """A row of the source, as it is."""
 
     id: str | None
     """None: derived from the text during cleaning."""

@@ -69,10 +69,9 @@ class IntegerTask(Task):
         if extract_boxed(response) is not None:
             return None
         line = last_match(_ANSWER_LINE, response)
-        if line is not None and len(line[1]) <= MAX_LENGTH:
-            stated = parse_integer(line[1].strip(" \t\r*").removesuffix("."))
-            if stated is not None:
-                return stated
+        written = line[1].strip(" \t\r*").removesuffix(".") if line and len(line[1]) <= MAX_LENGTH else ""
+        if stated := parse_integer(written):
+            return stated
         number = last_match(_NUMBER, response)
         return None if number is None else parse_integer(number[0])
 
@@ -82,14 +81,11 @@ def read_integer(value: Any) -> str:
 
     Raises ValueError if it is not an integer.
     """
-    answer = None
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
-        answer = str(int(value))
-    elif isinstance(value, int | str | Decimal) and not isinstance(value, bool):
-        answer = parse_integer(str(value))
-    if answer is None:
-        raise ValueError(NOT_AN_INTEGER)
-    return answer
+        return str(int(value))
+    if isinstance(value, int | str | Decimal) and not isinstance(value, bool) and (answer := parse_integer(str(value))):
+        return answer
+    raise ValueError(NOT_AN_INTEGER)
 
 
 def parse_integer(text: str) -> str | None:
