@@ -45,9 +45,9 @@ REFUSED = {
         "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}",
         "leaves out or changes the system message 'Please reason",
     ),
-    "no problem": ("{{ messages[0].content }}", r"leaves out or changes the user message '  What is 1\+1"),
-    "several": ({"tool_use": TURNS, "rag": TURNS}, "no chat template, or none named default"),
-    "none": (None, "no chat template, or none named default; set prompt_format: completion"),
+    "no problem": ("{{ messages[0].content }}", r"leaves out or changes the user message ' What is 1\+1"),
+    "several": ({"tool_use": TURNS, "rag": TURNS}, "multiple chat templates with no default"),
+    "none": (None, r"chat_template is not set .*\); correct it, or set prompt_format: completion"),
 }
 
 
@@ -96,7 +96,7 @@ def test_a_variable_reaches_the_template():
 
 @pytest.mark.parametrize("key", ["enable_think", "tokenize", "strftime_now"])
 def test_a_variable_that_the_template_does_not_have(key):
-    with mistake(f"model.chat_template_kwargs: the chat template of the tokenizer has no variable {key!r}"):
+    with mistake(f"(it has no variable {key!r}, which model.chat_template_kwargs sets); correct it"):
         render_prompt(with_template(THINKING), PROBLEM, "chat", {key: False})
 
 

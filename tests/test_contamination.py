@@ -150,7 +150,7 @@ def test_the_columns_of_verl_are_read_without_options(tmp_path, monkeypatch, cap
     path = write_lines(tmp_path / "b.jsonl", [{"question": "3+3?", "extra": {"gold": "6"}}])
     command = ["problems", *from_files(path), "--results", str(tmp_path / "other")]
     capsys.readouterr()
-    assert "no column 'problem' (--set data.train.problem_column=NAME)" in error(capsys, *command)
+    assert "no column 'problem' (name it, as in --set data.train.problem_column=NAME)" in error(capsys, *command)
     columns = ["--set", "data.train.problem_column=question", "--set", "data.train.answer_column=extra.gold"]
     assert main([*command, *columns]) == 0
     assert load_problems(tmp_path / "other/smoke/data/train.parquet")[0].answer == "6"

@@ -84,7 +84,6 @@ def test_a_data_set_of_the_hub(repository, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"revision": "main"}, "data.train: the revision 'main' is not a commit"),
         ({"subset": "fr"}, r"'fr' not found. Available: \['en', 'cn'\]"),
         ({"hub_split": "test"}, r"""Unknown split "test". Should be one of \['train'\]"""),
     ],
@@ -98,9 +97,12 @@ def test_mistakes_are_one_line(repository, tmp_path, changes, message):
 def test_a_data_set_that_is_not_there(tmp_path):
     with pytest.raises(UserError, match=r"cannot be loaded \(.*NotFoundError: .*data.folder"):
         build(hub_set(tmp_path / "nowhere"), tmp_path / "out")
-    train = {"source": "hub", "revision": COMMIT}
-    with pytest.raises(UserError, match=r"no value for train\.repository"):
-        parse(DataConfig, {"seed": 1, "folder": None, "train": train, "evaluation": {}}, "")
+    for train, message in (
+        ({"revision": COMMIT}, r"no value for train\.repository"),
+        ({"repository": "a/b", "revision": "main"}, r"train\.revision is 'main'; it should match pattern"),
+    ):
+        with pytest.raises(UserError, match=message):
+            parse(DataConfig, {"seed": 1, "folder": None, "train": {"source": "hub"} | train, "evaluation": {}}, "")
 
 
 def test_without_a_network(tmp_path):

@@ -193,7 +193,7 @@ def config(bypass=False, **control):
     ("given", "message"),
     [
         (config(), "verl's config names no method: add +entropy_control.method=clip_b"),
-        (config(method="clip_v"), "ClipV needs E[S] of each token, and verl keeps no logits to compute it from"),
+        (config(method="clip_v"), "clip_v needs E[S] of each token, which verl does not compute"),
         (config(method="gspo"), "gspo is more than token weights"),
         (
             config(bypass=True, method="clip_b"),

@@ -185,6 +185,6 @@ def test_the_command_names_the_nearest_problem(command):
     code, out, err = command("--problem", "aime25-3")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "no problem 'aime25-3'" in err
-    assert "did you mean 'aime25-" in err
+    assert "the ids are like 'aime25-" in err
     assert "no problem 'foo' in " in (err := command("--problem", "foo")[2])
     assert err.endswith("; the ids are like 'long'\n")

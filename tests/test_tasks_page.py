@@ -6,7 +6,6 @@ import shutil
 
 import pytest
 
-from command_line import error
 from conftest import ROOT
 from entropy_dynamics import tasks
 from entropy_dynamics.cli import main
@@ -41,10 +40,3 @@ def test_the_example_is_a_task(with_example):
     facts = json.loads((with_example / "models" / "qwen2.5-7b-instruct" / "seed0" / "model.json").read_text())
     solutions = {key.rpartition(".")[2]: value for key, value in facts["config"].items() if ".solutions." in key}
     assert solutions == {"task": "reverse", "digits": 4, "unboxed": 0.1}
-
-
-def test_a_copied_task_with_the_same_name_is_an_error(with_example, capsys):
-    folder = with_example.parents[1] / "tasks"
-    shutil.copytree(folder / "reverse", folder / "reverse_again")
-    twice = "in entropy_dynamics.tasks.reverse and in entropy_dynamics.tasks.reverse_again"
-    assert error(capsys, "problems", "--scale", "reverse") == f"task 'reverse' is registered twice: {twice}"

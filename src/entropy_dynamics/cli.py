@@ -27,6 +27,7 @@ EXTRAS = {  # extra of this project -> packages that come with it
     "plot": "matplotlib",
     "vllm": "vllm",
     "internlm3": "sentencepiece google",  # google: protobuf
+    "reasoning-gym": "reasoning_gym",
 }
 
 

@@ -25,7 +25,6 @@ NonNegativeInt = Annotated[int, Field(ge=0, le=LARGEST)]
 Threshold = Annotated[float, Field(gt=0, allow_inf_nan=True)]  # inf: never
 PER_MACHINE = "per machine"  # marks keys that machine.yaml may set: they affect results only by rounding
 LOCATION = "location"  # marks paths that machine.yaml may also set: they replace data or a model
-SHOWN_CHARACTERS = 60  # maximum length of a value in a message
 
 
 class Section(BaseModel):
@@ -103,8 +102,7 @@ def parse(kind: type[S], data: Any, where: str | Callable[[Key], str]) -> S:
         case _:
             if details["type"] in ("dict_type", "model_type", "model_attributes_type"):
                 message = "Input should be a mapping of keys to values"
-            shown = repr(value) if len(repr(value)) <= SHOWN_CHARACTERS else f"{repr(value)[:SHOWN_CHARACTERS]}..."
-            text = f"{name} is {shown}; it {message.partition(' ')[2]}"
+            text = f"{name} is {value!r:.60}; it {message.partition(' ')[2]}"
     raise UserError(" ".join((f"{file}: {text}" if file else text).split()))
 
 

@@ -19,17 +19,19 @@ HOST_SETTINGS = ("loss_scope", "clip_low", "clip_high", "dual_clip")  # set in t
 HOST_STEPS = ("shape_rewards", "advantages", "loss_coefficients", "token_loss", "divisors", "observe")
 
 
-def token_weight_method(name: str, params: dict[str, Any], trainer: str) -> Method:
+def token_weight_method(name: str, params: dict[str, Any], trainer: str, s_expected: bool = True) -> Method:
     """Load the method `name`, which must act through token weights only, as the trainer keeps its advantages and loss.
 
-    Raises UserError if the method does more than that, if a parameter belongs to the trainer, or if a name or value is
-    unknown.
+    Raises UserError if the method does more than that, if it needs E[S] and the trainer has no `s_expected`, if a
+    parameter belongs to the trainer, or if a name or value is unknown.
     """
     if taken := [key for key in HOST_SETTINGS if key in params]:
         raise UserError(f"{taken[0]} belongs to the loss, which is {trainer}'s: set it there")
     method = load_method(name, **params)
     if changed := method.overrides(*HOST_STEPS):
         raise UserError(f"{name} is more than token weights (it has its own {changed[0]}), so {trainer} cannot run it")
+    if method.uses_s_expected and not s_expected:
+        raise UserError(f"{name} needs E[S] of each token, which {trainer} does not compute")
     return method
 
 
@@ -49,11 +51,9 @@ def weighting(trainer: str, name: str, **params: Any) -> Callable[[Tensor, Tenso
 
     All of its arguments are [batch, token]; log p and entropies are in nats, at the same temperature. It is for
     trainers that compute no more than these, and is called by a line added to their source. Raises UserError as
-    `token_weight_method` does, and if the method needs E[S].
+    `token_weight_method` does.
     """
-    method = token_weight_method(name, params, trainer)
-    if method.uses_s_expected:
-        raise UserError(f"{name} needs E[S] of each token, which {trainer} does not compute")
+    method = token_weight_method(name, params, trainer, s_expected=False)
     generator = torch.Generator().manual_seed(0)
 
     def weighted(advantages: Tensor, logp: Tensor, entropy: Tensor, mask: Tensor) -> Tensor:

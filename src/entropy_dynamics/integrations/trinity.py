@@ -5,8 +5,7 @@
       advantage_fn: entropy_dynamics.integrations.trinity.EntropyControl
       advantage_fn_args: {method: clip_b, mu: 2.5}
 
-Trinity's batch must have `entropys`, which requires `algorithm.bypass_old_logprobs: false`. Its own `clipv` also reads
-`necs`, which nothing in Trinity-RFT 0.6.0 writes; methods that need E[S] run here if the batch has it under that name.
+Trinity's batch must have `entropys`, which requires `algorithm.bypass_old_logprobs: false`, and `necs` for E[S].
 """
 
 from typing import Any

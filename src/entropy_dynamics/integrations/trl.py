@@ -3,10 +3,8 @@
     from entropy_dynamics.integrations.trl import make_grpo_trainer
     trainer = make_grpo_trainer(GRPOTrainer, method="clip_b", mu=1.0)(model=..., args=..., ...)
 
-After TRL has generated and scored its rollouts, one forward pass without gradients computes log p, H, S* and E[S] of
-each token. The weights go into the advantages, which TRL accepts as [batch, token], or, if all are 0 or 1, into its
-loss mask. Statistics are over the generation batch of all processes, under the policy that sampled it. This is the
-batch of an optimizer step if steps_per_generation = gradient_accumulation_steps and num_iterations = 1 (the defaults).
+One forward pass without gradients computes log p, H, S* and E[S] of each token; statistics are over the generation
+batch of all processes. See docs/integrations/trl.md.
 """
 
 import warnings
@@ -84,7 +82,13 @@ class EntropyControlMixin:
         weights = self.entropy_control.checked_weights(whole_stats, whole_advantages, whole_mask, generator=generator)
 
         if (pushed := (whole_mask > 0) & (whole_advantages != 0)).any():  # others have nothing to drop
-            self._warn_if_idle(bool((weights[pushed] == 1).all()))
+            self.idle_batches = self.idle_batches + 1 if (weights[pushed] == 1).all() else 0
+            if self.idle_batches == IDLE and self.entropy_control.overrides("token_weights"):
+                warnings.warn(
+                    f"{type(self.entropy_control).__name__} has dropped no token in {IDLE} batches, which is plain "
+                    "GRPO: lower mu, or its own threshold, until entropy_control/clip_fraction is above 0",
+                    stacklevel=2,
+                )
 
         first = self.accelerator.process_index * len(mask)
         local = weights[first : first + len(mask), : mask.shape[1]]
@@ -102,17 +106,6 @@ class EntropyControlMixin:
         metrics = reported_metrics(whole_stats, whole_advantages, weights, whole_mask, self._get_learning_rate())
         for name, value in metrics.items():
             self._metrics["train"][name].append(value)
-
-    def _warn_if_idle(self: Any, idle: bool) -> None:
-        """Warn once, after `IDLE` batches in a row in which the method left all weights at 1, i.e. trained as GRPO."""
-        self.idle_batches = self.idle_batches + 1 if idle else 0
-        if self.idle_batches == IDLE and self.entropy_control.overrides("token_weights"):
-            name = type(self.entropy_control).__name__
-            warnings.warn(
-                f"{name} has dropped no token in {IDLE} batches, which is plain GRPO: lower mu, or its own threshold, "
-                "until entropy_control/clip_fraction is above 0",
-                stacklevel=2,
-            )
 
     def _check_mask(self: Any, weights: Tensor, kept: bool) -> None:
         """Raise UserError if the loss mask cannot express the weights or the denominator of the method."""

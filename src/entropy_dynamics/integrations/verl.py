@@ -4,9 +4,7 @@ verl finds this module through its entry-point group `verl.plugins`. In verl's o
 
     trainer.v1.trainer_mode=entropy_control +entropy_control.method=clip_b +entropy_control.mu=2.5
 
-The entropy and log p of each token were stored by verl when it recomputed `old_log_probs`, so they have no extra
-cost. E[S] is not available: verl keeps no logits, and its sum of p^2 is not sufficient. Methods that need it are
-rejected.
+verl has stored the entropy and log p of each token with `old_log_probs`. E[S] is not available: verl keeps no logits.
 """
 
 from pathlib import Path
@@ -86,11 +84,8 @@ def method_of(config: Any) -> Method:
     assert isinstance(params, dict)
     if "method" not in params:
         raise UserError("verl's config names no method: add +entropy_control.method=clip_b")
-    method = token_weight_method(str(params.pop("method")), {str(key): value for key, value in params.items()}, "verl")
-    if method.uses_s_expected:
-        raise UserError(
-            f"{type(method).__name__} needs E[S] of each token, and verl keeps no logits to compute it from"
-        )
+    name, others = str(params.pop("method")), {str(key): value for key, value in params.items()}
+    method = token_weight_method(name, others, "verl", s_expected=False)
     if (config.algorithm.get("rollout_correction") or {}).get("bypass_mode", False):
         raise UserError(
             "algorithm.rollout_correction.bypass_mode=true skips the pass that computes entropy: set it to false"

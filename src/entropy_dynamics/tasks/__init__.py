@@ -184,13 +184,9 @@ class Solutions(Section, ABC):
 @cache
 def tasks() -> dict[str, Task]:
     """Every task by name."""
-    registered: dict[str, Task] = {}
-    for name in [info.name for info in pkgutil.iter_modules(__path__) if info.ispkg]:
-        task: Task = importlib.import_module(f"{__name__}.{name}").TASK
-        if (first := registered.setdefault(task.name, task)) is not task:
-            places = f"in {type(first).__module__} and in {type(task).__module__}"
-            raise UserError(f"task {task.name!r} is registered twice: {places}")
-    return registered
+    packages = [info.name for info in pkgutil.iter_modules(__path__) if info.ispkg]
+    found: list[Task] = [importlib.import_module(f"{__name__}.{name}").TASK for name in packages]
+    return {task.name: task for task in found}
 
 
 def find_task(name: str) -> Task:
@@ -202,9 +198,10 @@ def find_task(name: str) -> Task:
 
 def set_sources() -> dict[str, type[SetSource]]:
     """Set sources by name: a file, the Hub, a split of the training set, and the tasks that generate problems."""
-    from entropy_dynamics.tasks.sources import SOURCES
+    from entropy_dynamics.tasks.sources import FileSet, HubSet, SplitSet
 
-    return SOURCES | {name: task.generated for name, task in tasks().items() if task.generated is not None}
+    sources: dict[str, type[SetSource]] = {"file": FileSet, "hub": HubSet, "split": SplitSet}
+    return sources | {name: task.generated for name, task in tasks().items() if task.generated is not None}
 
 
 def solution_types() -> dict[str, type[Solutions]]:

@@ -18,7 +18,7 @@ DUPLICATE = "repeats an earlier problem"
 
 @dataclass(frozen=True)
 class RawProblem:
-    """A row of the source, of which only the id has been checked."""
+    """A row of the source, as it is."""
 
     id: str | None
     """None: derived from the text during cleaning."""
@@ -34,16 +34,11 @@ def clean_problems(raw: Iterable[RawProblem], task: Task) -> tuple[list[Problem]
     single blanks, which stays the same if the task recognizes more texts as the same problem. Returns the kept problems
     in order, with stripped texts, and the number of dropped rows by reason. Raises UserError if two have the same id.
     """
+    rows = [(row, *_read(row, task)) for row in raw]
     stated: dict[str, set[str]] = defaultdict(set)  # all answers to a problem, by key
-    rows: list[tuple[RawProblem, str, str | None, str]] = []  # row, key, answer, reason if there is no answer
-    for row in raw:
-        key, answer, reason = "", None, NO_TEXT
-        if isinstance(row.text, str) and row.text.strip():
-            key = sys.intern(task.key(row.text.strip()))  # raw DAPO repeats each text a hundred times
-            answer, reason = _read_answer(row.answer, row.text, task)
-            if reason != NO_ANSWER:
-                stated[key].add(answer or reason)
-        rows.append((row, key, answer, reason))
+    for _, key, answer, reason in rows:
+        if reason not in (NO_TEXT, NO_ANSWER):
+            stated[key].add(answer or reason)
 
     kept: dict[str, Problem] = {}
     dropped: Counter[str] = Counter()
@@ -61,10 +56,14 @@ def clean_problems(raw: Iterable[RawProblem], task: Task) -> tuple[list[Problem]
     return list(kept.values()), dropped
 
 
-def _read_answer(value: Any, text: str, task: Task) -> tuple[str | None, str]:
-    if value is None or value != value or (isinstance(value, str) and not value.strip()):
-        return None, NO_ANSWER
+def _read(row: RawProblem, task: Task) -> tuple[str, str | None, str]:
+    """The key of a problem, its answer, and the reason if there is none."""
+    if not isinstance(row.text, str) or not row.text.strip():
+        return "", None, NO_TEXT
+    key = sys.intern(task.key(row.text.strip()))  # raw DAPO repeats each text a hundred times
+    if row.answer is None or row.answer != row.answer or (isinstance(row.answer, str) and not row.answer.strip()):
+        return key, None, NO_ANSWER
     try:
-        return task.read_answer(value, text), ""
+        return key, task.read_answer(row.answer, row.text), ""
     except ValueError as error:
-        return None, str(error)
+        return key, None, str(error)

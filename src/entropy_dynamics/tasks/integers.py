@@ -65,7 +65,15 @@ class IntegerTask(Task):
         return answer == problem.answer
 
     def fallback(self, response: str) -> str | None:
-        return _without_box(response) if extract_boxed(response) is None else None
+        """The integer on the last "Answer:" line or, if there is none, the last number if it is an integer."""
+        if extract_boxed(response) is not None:
+            return None
+        line = last_match(_ANSWER_LINE, response)
+        written = line[1].strip(" \t\r*").removesuffix(".") if line and len(line[1]) <= MAX_LENGTH else ""
+        if stated := parse_integer(written):
+            return stated
+        number = last_match(_NUMBER, response)
+        return None if number is None else parse_integer(number[0])
 
 
 def read_integer(value: Any) -> str:
@@ -73,14 +81,11 @@ def read_integer(value: Any) -> str:
 
     Raises ValueError if it is not an integer.
     """
-    answer = None
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
-        answer = str(int(value))
-    elif isinstance(value, int | str | Decimal) and not isinstance(value, bool):
-        answer = parse_integer(str(value))
-    if answer is None:
-        raise ValueError(NOT_AN_INTEGER)
-    return answer
+        return str(int(value))
+    if isinstance(value, int | str | Decimal) and not isinstance(value, bool) and (answer := parse_integer(str(value))):
+        return answer
+    raise ValueError(NOT_AN_INTEGER)
 
 
 def parse_integer(text: str) -> str | None:
@@ -111,14 +116,3 @@ def _unwrapped(text: str) -> str:
     """The text without a font, braces or math delimiters around all of it or around a number."""
     text = _BRACED.sub(r"\1", text)
     return next(filter(None, wrapped.groups()), "") if (wrapped := _WRAPPED.fullmatch(text)) else text
-
-
-def _without_box(text: str) -> str | None:
-    """The integer on the last "Answer:" line or, if there is none, the last number if it is an integer."""
-    line = last_match(_ANSWER_LINE, text)
-    if line is not None and len(line[1]) <= MAX_LENGTH:
-        stated = parse_integer(line[1].strip(" \t\r*").removesuffix("."))
-        if stated is not None:
-            return stated
-    number = last_match(_NUMBER, text)
-    return None if number is None else parse_integer(number[0])

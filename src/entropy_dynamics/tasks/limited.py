@@ -7,11 +7,11 @@ import json
 import os
 import resource
 import signal
-import subprocess
 import sys
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
+from subprocess import DEVNULL, PIPE, Popen
 from threading import Lock
 from typing import Any
 
@@ -51,11 +51,10 @@ class Verifier:
             raise UserError(error)
         return correct
 
-    def _start(self) -> subprocess.Popen[str]:
+    def _start(self) -> Popen[str]:
         command = [sys.executable, "-m", __name__, self.module]
         environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        process = subprocess.Popen(command, **pipes, text=True, env=environment)
+        process = Popen(command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, text=True, env=environment)
         if not process.stdout.readline():
             raise RuntimeError(f"{' '.join(command)} ended with exit status {process.wait()}")
         return process

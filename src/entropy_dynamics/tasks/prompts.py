@@ -33,33 +33,27 @@ def render_prompt(
     chat template, such as `enable_thinking`; its date is always `TODAY`.
 
     Raises UserError for "chat" with a tokenizer that has no chat template, or with one that cannot render these
-    messages, does not have one of `variables`, or leaves out the instruction or the problem.
+    messages and `variables`, or leaves out the instruction or the problem.
     """
     if prompt_format == "completion":
         return preview_prompt(problem, prompt_format)
     name, messages = tokenizer.name_or_path or "the tokenizer", _messages(problem)
-    try:
-        template = tokenizer.get_chat_template()
-    except ValueError:
-        raise UserError(f"{name}: no chat template, or none named default; set prompt_format: completion") from None
-    for key in variables:
-        if not re.search(rf"\b{re.escape(key)}\b", template):
-            raise UserError(f"model.chat_template_kwargs: the chat template of {name} has no variable {key!r}")
     settings = {"tokenize": False, "add_generation_prompt": True, "strftime_now": TODAY.strftime}
     try:
+        template = tokenizer.get_chat_template()
+        if unknown := [key for key in variables if not re.search(rf"\b{re.escape(key)}\b", template)]:
+            raise ValueError(f"it has no variable {unknown[0]!r}, which model.chat_template_kwargs sets")
         text = tokenizer.apply_chat_template(messages, chat_template=template, **settings, **variables)
+        for message in messages[1:] if template == TOY_TEMPLATE else messages:
+            if message["content"].strip() not in text:
+                start = message["content"][:40]
+                raise ValueError(f"it leaves out or changes the {message['role']} message {start!r}...")
     except Exception as error:  # templates are programs
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(
             f"{name}: the chat template fails on a system and a user message ({reason}); correct it, or set "
             "prompt_format: completion"
         ) from error
-    for message in messages[1:] if template == TOY_TEMPLATE else messages:
-        if message["content"].strip() not in text:
-            raise UserError(
-                f"{name}: the chat template leaves out or changes the {message['role']} message "
-                f"{message['content'][:40]!r}...; correct it, or set prompt_format: completion"
-            )
     return text
 
 
@@ -88,7 +82,7 @@ def _messages(problem: Problem) -> list[dict[str, str]]:
 def find_problem(directory: Path, sets: Iterable[str], problem_id: str | None) -> tuple[str, Problem]:
     """The problem with that id (None: the very first problem) and the name of the first of `sets` that has it.
 
-    Raises UserError if no problem has this id, with one that is near, if any is.
+    Raises UserError if no problem has this id.
     """
     ids = []
     for name in sets:
@@ -96,6 +90,5 @@ def find_problem(directory: Path, sets: Iterable[str], problem_id: str | None) -
             if problem_id in (None, problem.id):
                 return name, problem
             ids.append(problem.id)
-    close = closest(str(problem_id), ids)
-    hint = f"did you mean {close!r}?" if close else f"the ids are like {ids[0]!r}"
-    raise UserError(f"no problem {problem_id!r} in {directory}; {hint}")
+    near = closest(str(problem_id), ids) or ids[0]
+    raise UserError(f"no problem {problem_id!r} in {directory}; the ids are like {near!r}")

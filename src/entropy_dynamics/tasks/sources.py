@@ -1,16 +1,15 @@
 """Task-independent sources of problem sets: a file, the Hugging Face Hub, a split of the training set."""
 
-from __future__ import annotations
-
 import json
-import re
 import sys
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.results.files import read_json_lines, sha256
@@ -19,11 +18,6 @@ from entropy_dynamics.tasks import LoadedSet, SetSource, find_task
 from entropy_dynamics.tasks.cleaning import RawProblem, clean_problems
 from entropy_dynamics.tasks.statements import StatedInWords, asks_for_format
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-_COMMIT = re.compile(r"(?!0{40})[0-9a-f]{40}")  # forty zeros are git's null commit
-_BATCH = 10_000  # rows held as dictionaries at a time
 _OWN = ("problem", "answer")
 _VERL = ("prompt", "reward_model.ground_truth")
 
@@ -46,14 +40,11 @@ class RowsSource(SetSource):
         """The record of the source in problems.json."""
 
     @abstractmethod
-    def read(self, key: str = "data.train") -> list[RawProblem]:
-        """Read all rows; `key` is that of this source in the config, for messages.
-
-        Raises UserError if the source cannot be read, has no rows, lacks a column, or has an invalid id.
-        """
+    def read(self) -> list[RawProblem]:
+        """Read all rows. Raises UserError if the source cannot be read or lacks a column."""
 
     def load(self, name: str, seed: int, exclude: Collection[str]) -> LoadedSet:
-        task, raw, entry = find_task(self.task), self.read(set_key(name)), self.origin()
+        task, raw, entry = find_task(self.task), self.read(), self.origin()
         entry["rows"] = len(raw)
         for number, row in enumerate(raw):
             if isinstance(row.text, str) and (text := task.strip_instructions(row.text)) != row.text:
@@ -69,28 +60,24 @@ class RowsSource(SetSource):
         own = (self.problem_column, self.answer_column)
         return _VERL if own == _OWN and own[0] not in known and all(_top(name) in known for name in _VERL) else own
 
-    def columns(self, known: Collection[str], where: str, key: str) -> list[str]:
+    def columns(self, known: Collection[str], where: str) -> list[str]:
         """The columns to read. Raises UserError if a required one is not in `known`."""
         names = self.names(known)
         for option, name in zip(("problem_column", "answer_column"), names, strict=True):
             if name not in known and _top(name) not in known:
-                raise UserError(f"{where}: no column {name!r} (--set {key}.{option}=NAME){nearest(name, known)}")
+                remedy = f"name it, as in --set data.train.{option}=NAME"
+                raise UserError(f"{where}: no column {name!r} ({remedy}){nearest(name, known)}")
         wanted = (self.id_column, *(name if name in known else _top(name) for name in names))
         return [column for column in dict.fromkeys(wanted) if column in known]
 
-    def raw_problems(self, rows: Iterable[dict[str, Any]], where: str) -> list[RawProblem]:
+    def raw_problems(self, rows: Iterable[dict[str, Any]]) -> list[RawProblem]:
         problems = []
-        for number, row in enumerate(rows, start=1):
+        for row in rows:
             problem_column, answer_column = self.names(row)
             name, text = row.get(self.id_column) if self.id_column else None, _text(_at(row, problem_column))
-            if isinstance(name, bool) or not isinstance(name, str | int | None) or name == "":
-                wanted = "a string or an integer"
-                raise UserError(f"{where}: row {number}: {self.id_column!r} should be {wanted}, not {name!r}")
             if isinstance(text, str):
                 text = sys.intern(text)  # the original DAPO repeats each text a hundred times
             problems.append(RawProblem(None if name is None else str(name), text, _at(row, answer_column)))
-        if not problems:
-            raise UserError(f"{where}: it holds no problems")
         return problems
 
 
@@ -102,27 +89,25 @@ class FileSet(RowsSource):
     def origin(self) -> dict[str, Any]:
         return {"source": "file", "path": self.path, "sha256": sha256(self.path)}
 
-    def read(self, key: str = "data.train") -> list[RawProblem]:
+    def read(self) -> list[RawProblem]:
         path = Path(self.path)
-        if not path.is_file():
-            raise UserError(f"{path}: no such file; a JSONL or parquet file of problems is needed")
-        if path.suffix not in (".jsonl", ".parquet"):
-            raise UserError(f"{path}: problems are read from .jsonl or .parquet, not {path.suffix or 'this'!r}")
-        return self.raw_problems((self._jsonl if path.suffix == ".jsonl" else self._parquet)(path, key), self.path)
-
-    def _jsonl(self, path: Path, key: str) -> list[dict[str, Any]]:
+        if path.suffix not in (".jsonl", ".parquet") or not path.is_file():
+            raise UserError(f"{path}: no such .jsonl or .parquet file of problems")
+        if path.suffix == ".parquet":
+            return self.raw_problems(self._parquet(path))
         if rows := read_json_lines(path):
-            self.columns({name: None for row in rows for name in row}, str(path), key)
-        return rows
+            self.columns({name: None for row in rows for name in row}, self.path)
+        return self.raw_problems(rows)
 
-    def _parquet(self, path: Path, key: str) -> Iterator[dict[str, Any]]:
+    def _parquet(self, path: Path) -> Iterator[dict[str, Any]]:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         try:  # not by pandas, which would turn integers next to a null into floats
             with pq.ParquetFile(path) as file:
-                columns = self.columns(file.schema_arrow.names, str(path), key)
-                yield from _rows(file.iter_batches(_BATCH, columns=columns))
+                columns = self.columns(file.schema_arrow.names, self.path)
+                for batch in file.iter_batches(columns=columns):
+                    yield from batch.to_pylist()
         except (pa.ArrowException, OSError) as error:
             raise UserError(f"{path}: not a readable parquet file ({str(error).splitlines()[0]})") from error
 
@@ -131,7 +116,7 @@ class HubSet(RowsSource):
     source: Literal["hub"]
     repository: str
     """Id of the data set on the Hugging Face Hub."""
-    revision: str
+    revision: Annotated[str, Field(pattern="^[0-9a-f]{40}$")]
     """Its commit, 40 hex digits."""
     subset: str | None = None
     """Name of the configuration, if the data set has several."""
@@ -141,10 +126,7 @@ class HubSet(RowsSource):
         place = {"repository": self.repository, "revision": self.revision, "subset": self.subset}
         return {"source": "hub", **place, "split": self.hub_split}
 
-    def read(self, key: str = "data.train") -> list[RawProblem]:
-        if not _COMMIT.fullmatch(self.revision):
-            wanted = f"a commit of {self.repository}, which has 40 hex digits"
-            raise UserError(f"the revision {self.revision!r} is not {wanted}")
+    def read(self) -> list[RawProblem]:
         import datasets
         from huggingface_hub.utils import logging
 
@@ -159,8 +141,8 @@ class HubSet(RowsSource):
                 f"{where} cannot be loaded ({type(error).__name__}: {reason}); without a network, set data.folder or "
                 "ENTROPY_DYNAMICS_PROBLEMS to a folder with <set>.jsonl or <set>.parquet (columns problem, answer)"
             ) from error
-        chosen = table.select_columns(self.columns(table.column_names, where, key))
-        return self.raw_problems(_rows(chosen.with_format("arrow").iter(_BATCH)), where)
+        chosen = table.select_columns(self.columns(table.column_names, where))
+        return self.raw_problems(chosen)
 
 
 class SplitSet(SetSource):
@@ -173,16 +155,9 @@ class SplitSet(SetSource):
         raise UserError("a split is taken out of the training set, so that needs another source")
 
 
-SOURCES: dict[str, type[SetSource]] = {"file": FileSet, "hub": HubSet, "split": SplitSet}
-
-
 def set_key(name: str) -> str:
     """The key of a set's source in the config."""
     return "data.train" if name == "train" else f"data.evaluation.{name}"
-
-
-def _rows(batches: Iterable[pa.RecordBatch | pa.Table]) -> Iterator[dict[str, Any]]:
-    return (row for batch in batches for row in batch.to_pylist())
 
 
 def _top(path: str) -> str:

@@ -64,7 +64,8 @@ _INSTRUCTION = r"""
 """.replace(r"\ ", r"\s+")
 _MARKER = r"<[|｜]\w+[|｜]> | <(?:start|end)_of_turn> | \[/?INST\] | \#\#\#\ (?:Instruction|Question|Response|Answer):"
 _BEFORE = re.compile(
-    rf"(?:{_INSTRUCTION} | (?:{_MARKER})(?:user\b)?(?!system) | user\s*\n | (?:User|Human|Question|Problem|Q)\s*:)\s*",
+    rf"\A(?:{_INSTRUCTION} | (?:{_MARKER})(?:user\b)?(?!system) | user\s*\n"
+    r" | (?:User|Human|Question|Problem|Q)\s*:)\s*",
     re.X | re.I,
 )
 _AFTER = re.compile(
@@ -82,14 +83,10 @@ _ASKS = re.compile(
 @lru_cache(maxsize=1 << 16)  # the original DAPO-Math-17k repeats each text a hundred times
 def without_instructions(text: str) -> str:
     """The text without the usual instructions on the answer format, and chat markers, before and after it."""
-    shorter = text.strip()
-    while True:
-        before = _BEFORE.match(shorter)
-        shorter, longer = shorter[before.end() if before else 0 :], shorter
-        after = _AFTER.search(shorter)
-        shorter = shorter[: after.start() if after else len(shorter)].rstrip()
-        if shorter == longer:
-            return shorter if shorter != text.strip() else text
+    shorter, longer = text.strip(), ""
+    while shorter != longer:
+        longer, shorter = shorter, _AFTER.sub("", _BEFORE.sub("", shorter)).rstrip()
+    return shorter if shorter != text.strip() else text
 
 
 def asks_for_format(text: str) -> bool:

@@ -16,7 +16,6 @@ from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.specs import ScoresSpec
 from entropy_dynamics.config import Config
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.evaluation import avg_at_k, pass_at_k
 from entropy_dynamics.reporting import render
 from entropy_dynamics.reporting.claims import write_claims, write_field
 from entropy_dynamics.reporting.templates import markdown
@@ -111,8 +110,8 @@ class Drawings:
                 cells = {"index": "problem_id", "columns": "sample", "values": "correct"}
                 seeds = [frame.pivot(**cells).to_numpy() for frame in frames]
                 scores = {
-                    "avg": [avg_at_k(seed) for seed in seeds],
-                    "pass": [pass_at_k(seed, seed.shape[1]) for seed in seeds],
+                    "avg": [seed.mean(axis=1).mean() for seed in seeds],
+                    "pass": [seed.any(axis=1).mean() for seed in seeds],
                 }
                 for metric in filter(scores.__contains__, experiment.spec.metrics):  # others follow from the answers
                     self.findings.checked["scores"] += 1
