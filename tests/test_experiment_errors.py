@@ -71,7 +71,7 @@ def test_experiments(refused, name, place, value, said):
 
 CLAIMS = [
     ("claims.0.test", "over_seed", "claims[0]: unknown test 'over_seed'; did you mean 'over_seeds'"),
-    ("claims.0.why", "", "claims[0]: a threshold other than 0 needs its reason, in `why`"),
+    ("claims.0.why", "", "claims[0]: `why` is the reason for a threshold other than 0, which needs one"),
     ("claims.1.id", "sampling_law", "claims: two claims have the id 'sampling_law'"),
     ("claims.0.model", "qwen2.5-7b-instrct", "unknown model 'qwen2.5-7b-instrct'; did you mean 'qwen2.5-7b-instruct'?"),
 ]

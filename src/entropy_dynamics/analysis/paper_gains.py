@@ -7,7 +7,8 @@ from typing import Any
 
 from scipy.special import betaln
 
-from entropy_dynamics.analysis.claims import Claim, EvaluationSize, PaperGains, ScoreDifference
+from entropy_dynamics.analysis.claim_specs import EvaluationSize, PaperGains, ScoreDifference
+from entropy_dynamics.analysis.claims import Claim
 from entropy_dynamics.analysis.specs import METRICS, PaperValues
 from entropy_dynamics.analysis.statistics import Interval, smallest_effect
 from entropy_dynamics.analysis.verdicts import Finding, note_cells
