@@ -220,7 +220,7 @@ def test_an_entry_with_for_stands_for_a_claim_per_combination_of_rows(tmp_path):
         ("[entropy]", "[step]", "step is the x axis"),
         ("statistic: drop", "statistic: steps_to", "target is for the statistics steps_to and sum_to, which need one"),
         ("claims:", "topics: {Entropy: [a, b*]}\nclaims:", "topics: no claim has the id 'b*'"),
-        ("id: a,", "id: '${n}', for: [[{m: clip_b}]],", "`for` takes a list of tables, each a list of rows {name: text}: KeyError('n')"),
+        ("id: a,", "id: '${n}', for: [[{m: clip_b}]],", "each a list of rows {name: text}: KeyError('n')"),
     ],
 )
 def test_a_broken_file_of_claims_is_one_line(tmp_path, old, new, message):

@@ -25,7 +25,7 @@ def frontier_frame(experiment: Experiment[FrontierSpec], results: Results) -> pd
     for model in experiment.models:
         for at in sorted({usual, *experiment.temperatures}):
             for dataset in experiment.evaluations:  # raises UserError if the runs' problems or K differ
-                results.same_problems([run for run in experiment.runs if run.model == model], dataset, at)
+                results.counts(experiment, dataset, model, at)
             for method in experiment.methods(model):
                 row = results.about(model) | {"method": method, "temperature": at}
                 for metric in METRICS:

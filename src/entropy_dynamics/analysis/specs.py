@@ -91,12 +91,7 @@ class Panel(Section):
 
     @model_validator(mode="after")
     def _axes_differ(self) -> Self:
-        if self.x in self.columns:
-            raise ValueError(f"x is {self.x!r}; it should be none of columns")
-        if self.points in ("step", *self.columns):
-            raise ValueError(f"points is {self.points!r}; it should be none of columns, nor step")
-        if self.points and self.x != "step":
-            raise ValueError(f"points are drawn over steps; x is {self.x!r}")
+        _distinct([*self.columns, self.x, self.points or ""])
         return self
 
 
@@ -232,13 +227,6 @@ class MatchedSpec(SweepsSpec, OneModelSpec):
     kind: Literal["matched"]
     reference: str = "clip_b"
     """The method at whose entropy the others are compared."""
-
-    @model_validator(mode="after")
-    def _one_line_per_method(self) -> Self:
-        swept = [sweep.method for sweep in self.sweeps]
-        if twice := [method for method in swept if swept.count(method) > 1]:
-            raise ValueError(f"sweeps: {twice[0]} has two; kind {self.kind!r} draws one line per method")
-        return self
 
 
 class DistributionSpec(OneModelSpec):
