@@ -219,7 +219,6 @@ def test_an_entry_with_for_stands_for_a_claim_per_combination_of_rows(tmp_path):
         ("statistic: drop", "statistic: ratio_difference", "the statistic 'ratio_difference' is of 4 columns"),
         ("[entropy]", "[step]", "step is the x axis"),
         ("statistic: drop", "statistic: steps_to", "target is for the statistics steps_to and sum_to, which need one"),
-        ("claims:", "topics: {Entropy: [a, b*]}\nclaims:", "topics: no claim has the id 'b*'"),
         ("id: a,", "id: '${n}', for: [[{m: clip_b}]],", "each a list of rows {name: text}: KeyError('n')"),
     ],
 )

@@ -3,6 +3,7 @@
 Snakemake imports this module to find the input files of its rule, so it imports nothing heavy.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -166,19 +167,9 @@ def swept_value(method: str) -> float:
     return float(method.rpartition("=")[2])
 
 
-def input_files(
-    results: Path,
-    scale: str,
-    seeds: Seeds,
-    configs: Path = CONFIGS,
-    experiments: Path | None = None,
-    *,
-    folder: str | None = None,
-) -> list[Path]:
+def input_files(results: Path, claims: Iterable[Claim]) -> list[Path]:
     """The files in results/<scale> from which the claims are judged, for the models of the scale."""
-    config, layout = config_of(scale, configs), Layout(results)
-    claims = load_claims(scale, seeds, experiments, configs, folder=folder)
-    needed = [(claim, run) for claim in claims for run in claim.all_runs() if run.model in config.models]
-    facts = [layout.facts(run.model, BASE, claim.untrained(run.model)) for claim, run in needed]
+    needed = [(claim, run) for claim in claims for run in claim.all_runs() if run.model in claim.config.models]
+    facts = [Layout(results).facts(run.model, BASE, claim.untrained(run.model)) for claim, run in needed]
     files = [file for claim, run in needed for file in claim.files(results, run)]
     return list(dict.fromkeys([*facts, *files]))

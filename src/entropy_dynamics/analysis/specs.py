@@ -5,7 +5,6 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import AfterValidator, Field, RootModel, model_validator
 
-from entropy_dynamics.config import BASE
 from entropy_dynamics.sections import OneOf, Section
 
 METRICS: dict[Literal["avg", "pass"], str] = {"avg": "Avg", "pass": "Pass"}  # a table's metrics and their headings
@@ -112,6 +111,10 @@ class DataFilter(Spec):
     kind: Literal["data_filter"]
 
 
+OneGroup = Annotated[list[RunGroup], Field(min_length=1, max_length=1)]
+"""The same methods on every model."""
+
+
 class RunsSpec(Spec):
     seeds: SeedGroup
     runs: Annotated[list[RunGroup], Field(min_length=1)]
@@ -168,28 +171,16 @@ class LadderSpec(ComparedSpec):
     """Scores, entropy and gains over the models' number of parameters, and predictions from the `fitted` models."""
 
     kind: Literal["ladder"]
+    runs: OneGroup
     fitted: Annotated[Names, Field(min_length=3)]
     """Models from which the scores of all other models are predicted."""
-
-    @model_validator(mode="after")
-    def _one_ladder(self) -> Self:
-        if len(self.runs) > 1:
-            raise ValueError(f"kind {self.kind!r} takes one group of runs: the same methods on every model")
-        if unknown := set(self.fitted) - set(self.runs[0].models):
-            raise ValueError(f"fitted has {min(unknown)!r}, which is none of the models of the runs")
-        return self
 
 
 class DifficultySpec(ComparedSpec):
     """Gain in Avg@K and Pass@K over the baseline, on thirds of the problems by the untrained models' pass rate."""
 
     kind: Literal["difficulty"]
-
-    @model_validator(mode="after")
-    def _one_group(self) -> Self:
-        if len(self.runs) > 1 or self.sweeps or BASE not in self.runs[0].methods:
-            raise ValueError(f"kind {self.kind!r} averages over models, so it takes one group of runs, with {BASE!r}")
-        return self
+    runs: OneGroup
 
 
 class CurvesSpec(LabelledSpec):
@@ -246,7 +237,7 @@ class LinksSpec(OneModelSpec):
     """Correlation of columns over the steps of a method: each with the next, and the first with the last."""
 
     kind: Literal["links"]
-    runs: Annotated[list[RunGroup], Field(min_length=1, max_length=1)]
+    runs: OneGroup
     columns: Annotated[Columns, Field(min_length=2)]
 
 

@@ -50,7 +50,7 @@ def write_claims(results: Results) -> list[Path]:
     """
     file = read_claims(results.folder)
     claims = load_claims(results.scale, results.seeds, results.folder)
-    tests, evaluations = file.tests.model_dump(), file.paper.evaluations if file.paper else {}
+    tests, evaluations = file.tests, file.paper.evaluations if file.paper else {}
     models, findings = _models(claims, results), [judge(claim, results) for claim in claims]
     correct_primary(claims, findings)
     entries = [
@@ -78,7 +78,7 @@ def write_field(results: Results, folder: str = "field") -> list[Path]:
     The entries are like those of claims.json, except that `paper` is the heading of the claim's file. Raises UserError
     if claims.yaml or a file of experiments/<folder> is invalid.
     """
-    papers, tests = read_field(results.folder, folder), read_claims(results.folder).tests.model_dump()
+    papers, tests = read_field(results.folder, folder), read_claims(results.folder).tests
     claims = load_claims(results.scale, results.seeds, results.folder, folder=folder)
     models = _models(claims, results)
     of = {spec.id: paper.paper for paper in papers.values() for spec in paper.claims}

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pandas as pd
 
-from entropy_dynamics.analysis.claims import input_files
+from entropy_dynamics.analysis.claims import input_files, load_claims
 from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.specs import ScoresSpec
@@ -78,10 +78,11 @@ class Drawings:
     def _claims(self, file: Path) -> None:
         folder = None if file == self.layout.claims("json") else file.stem
         try:
-            inputs = input_files(self.root, self.results.scale, self.results.seeds, folder=folder)
+            claims = load_claims(self.results.scale, self.results.seeds, folder=folder)
         except UserError as error:
             self.findings.add("different config", file, str(error))
             return
+        inputs = input_files(self.root, claims)
         self._compare(file, lambda: write_field(self.redrawn, folder) if folder else write_claims(self.redrawn), inputs)
 
     def _compare(self, file: Path, draw: Callable[[], list[Path]], inputs: list[Path]) -> None:
