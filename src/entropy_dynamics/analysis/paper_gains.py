@@ -10,8 +10,8 @@ from scipy.special import betaln
 from entropy_dynamics.analysis.claim_specs import EvaluationSize, PaperGains, ScoreDifference
 from entropy_dynamics.analysis.claims import Claim
 from entropy_dynamics.analysis.specs import METRICS, PaperValues
-from entropy_dynamics.analysis.statistics import Interval, smallest_effect
-from entropy_dynamics.analysis.verdicts import Finding, note_cells
+from entropy_dynamics.analysis.statistics import Interval
+from entropy_dynamics.analysis.verdicts import Finding, judge_cells
 from entropy_dynamics.errors import UserError
 
 
@@ -33,8 +33,7 @@ def judge_paper(claim: Claim, sizes: Mapping[str, EvaluationSize], paper: PaperV
         cells[model, dataset] = _weighted_sum(known, claim.weights.values())
     finding = Finding()
     if spec.everywhere:
-        finding.interval = smallest_effect(list(cells.values()))
-        note_cells(finding, list(cells.values()), spec)
+        judge_cells(finding, list(cells.values()), spec)
     else:
         shares = [spec.datasets[dataset] / len(spec.models) for _, dataset in cells]
         finding.interval = _weighted_sum(cells.values(), shares)

@@ -255,8 +255,7 @@ class Results:
 
     def identified(self, frame: pd.DataFrame, model: str) -> pd.DataFrame:
         """`frame` behind the columns of `about`."""
-        about = self.about(model)
-        return frame.assign(**about)[[*about, *frame.columns]]
+        return pd.DataFrame(self.about(model) | dict(frame))
 
     def _parquet(self, path: Path, columns: Iterable[str]) -> pd.DataFrame:
         remedy = self._remedy("delete it and rerun", path)

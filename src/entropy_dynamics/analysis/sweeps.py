@@ -48,20 +48,16 @@ def strength_frame(experiment: Experiment[SweepsSpec], results: Results) -> pd.D
 
 
 def scores_of(
-    metric: Metric,
-    weights: Mapping[Arm, float],
-    experiment: Experiment[Any],
-    results: Results,
-    temperature: float | None = None,
+    metric: Metric, weights: Mapping[Arm, float], experiment: Experiment[Any], results: Results, at: float | None = None
 ) -> list[Scores]:
-    """Columns of `score_interval` for a weighted sum of arms: one per data set, summing to the mean in percent."""
+    """Columns of `score_interval` for a weighted sum of arms: one per data set, summing to the mean in percent.
+
+    `at`: temperature of the evaluations; None: that of the tables.
+    """
     shares = {arm: 100 / len(experiment.evaluations) * weight for arm, weight in weights.items()}
     columns = []
     for dataset in experiment.evaluations:
-        counts = {
-            arm: {run.seed: results.samples(run, dataset, temperature) for run in experiment.of(*arm)}
-            for arm in weights
-        }
+        counts = {arm: {run.seed: results.samples(run, dataset, at) for run in experiment.of(*arm)} for arm in weights}
         columns.append(paired(arm_scores(metric, counts), shares))
     return columns
 

@@ -118,14 +118,16 @@ class Finding:
 
     def entry(self, id: str, statement: str, place: str, **about: Any) -> dict[str, Any]:
         """An entry of claims.json; unknown numbers and open bounds of the claimed range are null."""
-        ends = {"low": self.interval.low, "high": self.interval.high, "detectable": self.interval.detectable()}
-        numbers = {name: _rounded(end) for name, end in ends.items()}
-        judged = {"verdict": self.verdict, "effect": _rounded(self.interval.value), **numbers}
-        claimed = {"range": [_rounded(end) for end in self.claimed]}
-        by_seed = zip(self.usable or (), map(_rounded, self.by_seed), strict=False)
-        rest: dict[str, Any] = {"seeds": self.seeds, "by_seed": {str(seed): value for seed, value in by_seed}}
+        numbers = self.interval.columns("effect") | {"detectable": self.interval.detectable()}
+        judged = {name.removeprefix("effect_"): _rounded(number) for name, number in numbers.items()}
+        by_seed = {str(seed): _rounded(effect) for seed, effect in zip(self.usable or (), self.by_seed, strict=False)}
+        rest: dict[str, Any] = {
+            "range": [_rounded(end) for end in self.claimed],
+            "seeds": self.seeds,
+            "by_seed": by_seed,
+        }
         rest |= {"seeds_needed": self.seeds_needed, "reason": self.reason}
-        return {"id": id, "statement": statement, "place": place} | judged | about | claimed | rest
+        return {"id": id, "statement": statement, "place": place, "verdict": self.verdict} | judged | about | rest
 
 
 _rounded = partial(rounded, digits=6)  # further ones differ between machines
@@ -292,7 +294,7 @@ def _score_claim(claim: Claim, spec: ScoreDifference, results: Results, finding:
         case "matched_avg" | "best_point":
             _best_points(claim, spec, counts, finding)
         case "best":
-            _score_difference(claim, spec, _at_best_temperatures(claim, spec, counts, finding), finding)
+            _score_difference(claim, spec, _at_best(claim, spec, counts, finding), finding)
         case _:
             _score_difference(claim, spec, counts[temperatures[0]], finding)
 
@@ -328,27 +330,24 @@ def _score_difference(claim: Claim, spec: ScoreDifference, samples: Counts, find
     if not spec.everywhere:
         finding.measure(score_columns(samples, claim.weights, spec.metric, spec.problems, spec.datasets))
         return
-    cells, by_seed = [], []
+    cells = []
     for model, dataset in product(spec.models, spec.datasets):
         of_model = {arm: seeds for arm, seeds in samples.items() if arm[0] == model}
-        columns = score_columns(of_model, claim.weights, spec.metric, spec.problems, {dataset: 1.0})
-        cells.append(score_interval(columns))
-        by_seed.append(over_problems(columns))
+        finding.measure(score_columns(of_model, claim.weights, spec.metric, spec.problems, {dataset: 1.0}))
+        cells.append((finding.interval, finding.by_seed))
+    _, finding.by_seed = min(cells, key=lambda cell: cell[0].value)
+    judge_cells(finding, [interval for interval, _ in cells], spec)
+
+
+def judge_cells(finding: Finding, cells: Sequence[Interval], spec: ScoreDifference) -> None:
+    """Set the smallest of the effects on models and data sets, and note in how many the estimate is as claimed."""
     finding.interval = smallest_effect(cells)
-    finding.by_seed = by_seed[min(range(len(cells)), key=lambda i: cells[i].value)]
-    note_cells(finding, cells, spec)
-
-
-def note_cells(finding: Finding, cells: Sequence[Interval], spec: ScoreDifference) -> None:
-    """Note on how many models and data sets the estimate satisfies a claim about each of them."""
     low, high = spec.bounds
     true = sum(low < cell.value < high for cell in cells)
     finding.notes.append(f"the estimates of {true} of {len(cells)} are as claimed")
 
 
-def _at_best_temperatures(
-    claim: Claim, spec: ScoreDifference, counts: Mapping[float, Counts], finding: Finding
-) -> Counts:
+def _at_best(claim: Claim, spec: ScoreDifference, counts: Mapping[float, Counts], finding: Finding) -> Counts:
     """The counts of each arm at its best temperature on the validation set."""
     held_out, best = claim.config.training.validation_set, {}
     for arm in product(spec.models, claim.seeds):
