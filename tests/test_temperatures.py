@@ -185,7 +185,7 @@ def test_inputs_at_the_temperatures_that_the_scale_has(project, tmp_path_factory
     copy_configs(single, [])
 
     def files(configs: Path) -> set[str]:
-        found = input_files(project / SCALE, SCALE, FIVE, configs, ROOT / "experiments")
+        found = input_files(project / SCALE, load_claims(SCALE, FIVE, ROOT / "experiments", configs))
         return {path.relative_to(project / SCALE).as_posix() for path in found}
 
     more = files(project / "configs") - files(single / "configs")

@@ -280,7 +280,7 @@ def in_report(experiment):
 @one_line()
 def claim_inputs(wildcards):
     """The results needed by the claims: all of them, or only those that the scale's list of experiments makes."""
-    files = claims.input_files(LAYOUT.root, SCALE, SEEDS)
+    files = claims.input_files(LAYOUT.root, claims.load_claims(SCALE, SEEDS))
     if SCALE_CONFIG.experiments is None:
         return files
     made = {
@@ -292,5 +292,5 @@ def claim_inputs(wildcards):
 @one_line()
 def inputs_of_claims(folder):
     """The results needed by the claims of a folder of experiments/, and the experiments of the target of that name."""
-    files = claims.input_files(LAYOUT.root, SCALE, SEEDS, folder=folder)
-    return files + files_of(of_target(folder))
+    judged = claims.load_claims(SCALE, SEEDS, folder=folder)
+    return claims.input_files(LAYOUT.root, judged) + files_of(of_target(folder))

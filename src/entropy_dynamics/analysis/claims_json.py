@@ -1,12 +1,12 @@
 """Reads claims.json, of this version and of those that published folders are from."""
 
-import json
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, model_validator
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, RootModel
 
 from entropy_dynamics.errors import UserError
+from entropy_dynamics.results.files import read_json
 from entropy_dynamics.sections import parse
 
 
@@ -20,14 +20,6 @@ class _Judged(BaseModel):
     low: float | None
     high: float | None
     reason: str = ""
-
-    @model_validator(mode="after")
-    def _ends_in_order(self) -> Self:
-        if self.low is not None and self.high is not None and self.low > self.high:
-            raise ValueError(f"low is {self.low:g}; it should be at most high, {self.high:g}")
-        if (self.low is None) != (self.high is None) or (self.effect is None and self.low is not None):
-            raise ValueError("low and high should be null together, and if effect is null")
-        return self
 
 
 class _Entry(_Judged):
@@ -61,19 +53,7 @@ def verdicts_of(path: Path, subject: str = "this run") -> dict[str, dict[str, An
         subject: "this run", or "paper" for the gains that the paper prints.
     """
     file = path if path.is_file() or path.suffix == ".json" else path / "claims.json"
-    try:
-        entries = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        if file.name != "claims.json" or not file.parent.is_dir():
-            raise UserError(f"no file or folder {path}") from None
-        raise UserError(f"no file {file}; make it with: entropy-dynamics claims") from None
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{file} is not a list of verdicts ({' '.join(str(error).split())})") from None
-    if not isinstance(entries, list):
-        raise UserError(f"{file} is not a list of verdicts")
-    claims: dict[str, _Entry] = {}
-    for number, entry in enumerate(entries, 1):
-        claim = parse(_Entry, entry, f"{file}, entry {number}")
-        if claims.setdefault(claim.id, claim) is not claim:
-            raise UserError(f"{file}, entry {number}: {claim.id} is there already")
-    return {id: claim.model_dump() for id, claim in claims.items() if claim.subject == subject}
+    if not file.is_file():
+        raise UserError(f"no file {file}; make it with: entropy-dynamics claims")
+    claims = parse(RootModel[list[_Entry]], read_json(file, "make it again with: entropy-dynamics claims"), str(file))
+    return {claim.id: claim.model_dump() for claim in claims.root if claim.subject == subject}

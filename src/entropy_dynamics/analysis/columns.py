@@ -1,15 +1,10 @@
 """Columns derived from those of metrics.parquet."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
-
-if TYPE_CHECKING:  # Snakemake imports this module at its start
-    import pandas as pd
+import pandas as pd
 
 PAPER_TOKENS = 1_000_000  # per step: 64 prompts with 16 responses each (Appendix B), of about 1,000 tokens
 PARTS = ("lens_pos_gt", "lens_pos_lt", "lens_neg_gt", "lens_neg_lt")  # the quadrants of sign(A) and sign(S*)
@@ -42,17 +37,3 @@ DERIVED: dict[str, tuple[list[str], Callable[[pd.DataFrame], pd.Series]]] = {
 advantages of the lens, i.e. the entropy change that S* predicts. `push_balance` is the push that raises the entropy
 minus the push that lowers it, divided by their sum, and is independent of the step size. `exp_entropy` is exp(H).
 """
-
-METRICS = {
-    *("accuracy", "clip_fraction", "clip_fraction_neg", "engine_logp_difference", "entropy", "entropy_change"),
-    *("entropy_change_adam_no_momentum", "entropy_change_first_order", "entropy_change_sgd", "grad_norm"),
-    *PARTS,
-    *KEPT,
-    *("neg_cov", "neg_cov_negative", "neg_cov_positive", "predicted_entropy_change", "response_length", "reward_mean"),
-    *("s_centered_after", "s_centered_mean", "s_centered_positive_top", "s_centered_reweighted", "s_centered_std"),
-    *("s_star_mean", "s_star_std", "sampled_entropy", "step", "tokens", "truncated", "zero_variance_groups"),
-    *("validation_accuracy", "validation_pass", "value_explained_variance", "value_loss"),
-    *("seconds_grade", "seconds_measure", "seconds_push", "seconds_sample", "seconds_score", "seconds_training"),
-    *("seconds_update", "seconds_validate"),
-}
-"""Columns that the trainer writes. A method may have more of its own."""

@@ -14,9 +14,8 @@ from entropy_dynamics.analysis.statistics import Interval, share_interval, simul
 
 def solved_frame(experiment: Experiment[DistributionSpec], results: Results) -> pd.DataFrame:
     """For each method, the share of problems (percent) with 0, 1, ... K correct samples, with intervals."""
-    (model,), (dataset,) = experiment.models, experiment.evaluations
-    rows = []
-    for (_, method), by_seed in results.paired_samples(experiment, model, dataset).items():
+    (model,), (dataset,), rows = experiment.models, experiment.evaluations, []
+    for (_, method), by_seed in results.counts(experiment, dataset).items():
         correct = np.stack([samples.correct for samples in by_seed.values()])  # [seeds, problems]
         k = next(iter(by_seed.values())).k
         for count in range(k + 1):
@@ -49,7 +48,7 @@ def pass_frame(experiment: Experiment[PassSpec], results: Results) -> pd.DataFra
     for model, dataset in product(experiment.models, experiment.evaluations):
         curves = {
             arm: {seed: pass_curve(samples.correct, samples.k) for seed, samples in by_seed.items()}
-            for arm, by_seed in results.paired_samples(experiment, model, dataset).items()
+            for arm, by_seed in results.counts(experiment, dataset, model).items()
         }
         for (_, method), by_seed in curves.items():
             row = results.about(model) | {"dataset": dataset, "method": method}

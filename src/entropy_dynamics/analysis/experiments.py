@@ -176,11 +176,9 @@ def _runs(spec: specs.RunsSpec, config: Config, seeds: Seeds, scales: list[str],
 
 def runs_of(named: Iterable[tuple[str, str, int]], config: Config, configs: Path) -> tuple[Run, ...]:
     """The runs of (model, method, seed); for `base`, the untrained models from which runs with these seeds start."""
-    runs: dict[Run, None] = {}
-    for model, method, seed in named:
-        number = config.untrained(model, seed) if method == BASE else seed
-        runs[Run(model, method, number, stored_as(config.scale, model, method, configs))] = None
-    return tuple(runs)
+    numbered = ((model, of, config.untrained(model, seed) if of == BASE else seed) for model, of, seed in named)
+    runs = (Run(*run, stored_as(config.scale, *run[:2], configs)) for run in numbered)
+    return tuple(dict.fromkeys(runs))
 
 
 def seeds_of(group: specs.SeedGroup, seeds: Seeds) -> range:
@@ -196,11 +194,13 @@ def _check_names(experiment: Experiment[specs.Spec], where: str, config: Config,
     """Reject unknown models, methods and evaluation sets, whose files Snakemake would report as missing."""
     spec, methods = experiment.spec, {run.method for run in experiment.runs}
     compared = [(key, [getattr(spec, key)], methods) for key in ("baseline", "reference") if hasattr(spec, key)]
+    compared += [("method", [BASE], methods)] if isinstance(spec, specs.DifficultySpec) else []
     for kind, names, known in (
         ("model", list(experiment.untrained), known_names("model", configs)),
         ("method", sorted(split_method(method)[0] for method in methods), known_names("method", configs)),
         ("evaluation set", experiment.evaluations, list(config.data.evaluation)),
         ("method in labels", getattr(spec, "labels", ()), methods),
+        ("model in fitted", getattr(spec, "fitted", ()), experiment.models),
         *compared,
     ):
         check_known(where, kind, names, known)

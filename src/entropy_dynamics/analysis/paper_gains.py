@@ -7,10 +7,11 @@ from typing import Any
 
 from scipy.special import betaln
 
-from entropy_dynamics.analysis.claims import Claim, EvaluationSize, PaperGains, ScoreDifference
+from entropy_dynamics.analysis.claim_specs import EvaluationSize, PaperGains, ScoreDifference
+from entropy_dynamics.analysis.claims import Claim
 from entropy_dynamics.analysis.specs import METRICS, PaperValues
-from entropy_dynamics.analysis.statistics import Interval, smallest_effect
-from entropy_dynamics.analysis.verdicts import Finding, note_cells
+from entropy_dynamics.analysis.statistics import Interval
+from entropy_dynamics.analysis.verdicts import Finding, judge_cells
 from entropy_dynamics.errors import UserError
 
 
@@ -32,8 +33,7 @@ def judge_paper(claim: Claim, sizes: Mapping[str, EvaluationSize], paper: PaperV
         cells[model, dataset] = _weighted_sum(known, claim.weights.values())
     finding = Finding()
     if spec.everywhere:
-        finding.interval = smallest_effect(list(cells.values()))
-        note_cells(finding, list(cells.values()), spec)
+        judge_cells(finding, list(cells.values()), spec)
     else:
         shares = [spec.datasets[dataset] / len(spec.models) for _, dataset in cells]
         finding.interval = _weighted_sum(cells.values(), shares)
@@ -66,35 +66,33 @@ def _weighted_sum(estimates: Iterable[Interval], weights: Iterable[float]) -> In
 def judge_gains(gains: PaperGains, paper: PaperValues, test: str) -> Iterator[dict[str, Any]]:
     """Yield an entry of claims.json per model, method, data set and metric.
 
-    Raises UserError if paper_values.yaml lacks a score, or if a score is 0 or 100, which does not determine the spread
-    between problems.
+    Raises UserError if paper_values.yaml lacks a score.
     """
-    for model, method, (dataset, size) in product(gains.models, gains.methods, gains.evaluations.items()):
+    for model, method, dataset, metric in product(gains.models, gains.methods, gains.evaluations, METRICS):
         sides = (method, gains.against)
-        scores = [[_printed(paper, model, side, dataset, metric) for metric in METRICS] for side in sides]
-        errors = [sampling_errors(avg, passed, size.problems, size.samples) for avg, passed in scores]
-        for i, (metric, written) in enumerate(METRICS.items()):
-            gain, error = scores[0][i] - scores[1][i], hypot(errors[0][metric], errors[1][metric])
-            finding = Finding(Interval.normal(gain, error))
-            yield finding.decide(0, inf).entry(
+        scores = [_score(paper, model, side, dataset, metric, gains.evaluations) for side in sides]
+        ours, theirs = scores
+        if ours is None or theirs is None:
+            side = sides[scores.index(None)]
+            raise UserError(f"claims.yaml: paper: paper_values.yaml has no {metric} of {model} {side} on {dataset}")
+        interval, score = (
+            _weighted_sum((ours, theirs), (1, -1)),
+            f"{METRICS[metric]}@{gains.evaluations[dataset].samples}",
+        )
+        yield (
+            Finding(interval)
+            .decide(0, inf)
+            .entry(
                 id=f"paper_{model}_{method}_{dataset}_{metric}",
-                statement=f"{method} on {model} gains {gain:+.2f} points over {gains.against} in "
-                f"{written}@{size.samples} on {dataset.upper()}, more than sampling noise.",
+                statement=f"{method} on {model} gains {interval.value:+.2f} points over {gains.against} in "
+                f"{score} on {dataset.upper()}, more than sampling noise.",
                 place=gains.place,
                 subject="paper",
                 unit="points",
                 claimed="above 0",
                 test=test,
             )
-
-
-def _printed(paper: PaperValues, model: str, method: str, dataset: str, metric: str) -> float:
-    score = paper.score(model, method, dataset, metric)
-    if score is None:
-        raise UserError(f"claims.yaml: paper: paper_values.yaml has no {metric} of {model} {method} on {dataset}")
-    if not 0 < score < 100:
-        raise UserError(f"paper_values.yaml: {metric} of {model} {method} on {dataset} is {score:g}: no sampling error")
-    return score
+        )
 
 
 def sampling_errors(avg: float, passed: float, problems: int, samples: int) -> dict[str, float]:

@@ -36,10 +36,9 @@ class Replicate:
     """Correlation of the two estimates that comes from the shared seeds."""
 
     @property
-    def judged(self) -> tuple[bool, bool]:
+    def judged(self) -> list[bool]:
         """Whether each run has an interval; without one a claim is always inconclusive."""
-        first, second = (not math.isnan(effect.low + effect.high) for effect in self.effects)
-        return first, second
+        return [not math.isnan(effect.low + effect.high) for effect in self.effects]
 
     @property
     def compared(self) -> bool:
@@ -80,22 +79,17 @@ class Replicate:
         """The difference that is detected with 90 % power, if seeds are normal."""
         return self._of_difference(*self.detectable)
 
-    @property
-    def threshold(self) -> float | None:
-        """The one bound of the claimed range; None if there are two, or none is known."""
-        bounds = [bound for bound in self.claimed if math.isfinite(bound)]
-        return bounds[0] if len(bounds) == 1 else None
-
     def agrees_had_second_found(self, share: float) -> bool | None:
         """Whether the runs would agree with another effect of the second run, if this claim has one threshold.
 
         `share` is its distance from the threshold over that of the effect found: 0 is the threshold itself, -1 the
         opposite sign.
         """
-        if self.threshold is None:
+        thresholds = [bound for bound in self.claimed if math.isfinite(bound)]
+        if len(thresholds) != 1:
             return None
         first, second = self.effects
-        value = self.threshold + share * (second.value - self.threshold)
+        value = thresholds[0] + share * (second.value - thresholds[0])
         below, above = second.value - second.low, second.high - second.value
         below, above = (above, below) if share < 0 else (below, above)
         return replace(self, effects=(first, Interval(value, value - below, value + above))).agrees
@@ -166,8 +160,8 @@ def replicates(first: Path, second: Path) -> list[Replicate]:
 
 def _shared(first: dict[str, Any], second: dict[str, Any]) -> Float[np.ndarray, "2 seed"]:
     """The effects of a claim in both runs by the seeds that they share."""
-    seeds = [seed for seed in first["by_seed"] if seed in second["by_seed"]]
-    return np.array([[run["by_seed"][seed] for seed in seeds] for run in (first, second)], float).reshape(2, -1)
+    both = [(effect, second["by_seed"][seed]) for seed, effect in first["by_seed"].items() if seed in second["by_seed"]]
+    return np.array(both, float).reshape(-1, 2).T
 
 
 def _range(entry: dict[str, Any]) -> tuple[float, float]:

@@ -225,23 +225,20 @@ class Results:
             **_votes(frame, problem, len(ids), k),
         )
 
-    def paired_samples(self, experiment: Experiment[Spec], model: str, dataset: str) -> dict[Arm, dict[int, Samples]]:
-        """The counts of a model's arms on a data set by seed. Raises UserError as `same_problems`."""
-        of_run = self.same_problems([run for run in experiment.runs if run.model == model], dataset)
-        return {
-            (model, method): {run.seed: of_run[run] for run in experiment.of(model, method)}
-            for method in experiment.methods(model)
-        }
-
-    def same_problems(self, runs: Sequence[Run], dataset: str, temperature: float | None = None) -> dict[Run, Samples]:
-        """The counts of runs on a data set. Raises UserError if their problems or K differ."""
-        of_run = {run: self.samples(run, dataset, temperature) for run in runs}
-        first = of_run[runs[0]]
-        for run, samples in of_run.items():
-            if (samples.ids, samples.k) != (first.ids, first.k):
+    def counts(
+        self, experiment: Experiment[Spec], dataset: str, model: str | None = None, temperature: float | None = None
+    ) -> dict[Arm, dict[int, Samples]]:
+        """Arm -> seed -> counts on a data set, of one or all models. Raises UserError if their problems or K differ."""
+        arms: dict[Arm, dict[int, Samples]] = {}
+        kinds = set()
+        for run in (run for run in experiment.runs if model in (None, run.model)):
+            samples = self.samples(run, dataset, temperature)
+            arms.setdefault((run.model, run.method), {})[run.seed] = samples
+            kinds.add((samples.ids, samples.k))
+            if len(kinds) > 1:
                 path = self.evaluation_file(run, dataset, temperature)
                 raise UserError(f"{path}: other problems or another K than the other runs'; rerun the evaluations")
-        return of_run
+        return arms
 
     def pass_rates(self, seed: int) -> pd.DataFrame:
         """One row per training problem: its pass rate with an untrained model, and whether the filter keeps it."""
@@ -258,8 +255,7 @@ class Results:
 
     def identified(self, frame: pd.DataFrame, model: str) -> pd.DataFrame:
         """`frame` behind the columns of `about`."""
-        about = self.about(model)
-        return frame.assign(**about)[[*about, *frame.columns]]
+        return pd.DataFrame(self.about(model) | dict(frame))
 
     def _parquet(self, path: Path, columns: Iterable[str]) -> pd.DataFrame:
         remedy = self._remedy("delete it and rerun", path)

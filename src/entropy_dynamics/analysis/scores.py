@@ -32,7 +32,7 @@ def scores_frame(experiment: Experiment[MetricsSpec], results: Results) -> pd.Da
     """
     rows, columns = [], scored_datasets(experiment)
     for model in experiment.models:
-        samples = {dataset: results.paired_samples(experiment, model, dataset) for dataset in experiment.evaluations}
+        samples = {dataset: results.counts(experiment, dataset, model) for dataset in experiment.evaluations}
         metrics = experiment.spec.metrics
         values = {key: arm_scores(key[1], samples[key[0]]) for key in product(experiment.evaluations, metrics)}
         baseline = experiment.spec.baseline
@@ -107,11 +107,11 @@ def gains_frame(experiment: Experiment[GainsSpec], results: Results) -> pd.DataF
 def difficulty_frame(experiment: Experiment[DifficultySpec], results: Results) -> pd.DataFrame:
     """One row per metric, method and third of the problems: the gain in points with its interval."""
     spec, models = experiment.spec, experiment.models
-    counts = {dataset: results.same_problems(experiment.runs, dataset) for dataset in spec.evaluations}
     samples: dict[Arm, dict[int, dict[str, Samples]]] = {}
-    for run in experiment.runs:
-        of_run = {dataset: of_runs[run] for dataset, of_runs in counts.items()}
-        samples.setdefault((run.model, run.method), {})[run.seed] = of_run
+    for dataset in spec.evaluations:
+        for arm, seeds in results.counts(experiment, dataset).items():
+            for seed, counts in seeds.items():
+                samples.setdefault(arm, {}).setdefault(seed, {})[dataset] = counts
     compared = [method for method in experiment.methods(models[0]) if method not in (BASE, spec.baseline)]
     ran = "; ".join(results.model(model).ran_with_size for model in models)
     rows = []

@@ -5,7 +5,6 @@ from typing import Annotated, Literal, Self, get_args
 
 from pydantic import AfterValidator, Field, RootModel, model_validator
 
-from entropy_dynamics.config import BASE
 from entropy_dynamics.sections import OneOf, Section
 
 METRICS: dict[Literal["avg", "pass"], str] = {"avg": "Avg", "pass": "Pass"}  # a table's metrics and their headings
@@ -91,12 +90,7 @@ class Panel(Section):
 
     @model_validator(mode="after")
     def _axes_differ(self) -> Self:
-        if self.x in self.columns:
-            raise ValueError(f"x is {self.x!r}; it should be none of columns")
-        if self.points in ("step", *self.columns):
-            raise ValueError(f"points is {self.points!r}; it should be none of columns, nor step")
-        if self.points and self.x != "step":
-            raise ValueError(f"points are drawn over steps; x is {self.x!r}")
+        _distinct([*self.columns, self.x, self.points or ""])
         return self
 
 
@@ -115,6 +109,10 @@ class DataFilter(Spec):
     """Histogram of the training problems by pass rate, including dropped ones."""
 
     kind: Literal["data_filter"]
+
+
+OneGroup = Annotated[list[RunGroup], Field(min_length=1, max_length=1)]
+"""The same methods on every model."""
 
 
 class RunsSpec(Spec):
@@ -173,28 +171,16 @@ class LadderSpec(ComparedSpec):
     """Scores, entropy and gains over the models' number of parameters, and predictions from the `fitted` models."""
 
     kind: Literal["ladder"]
+    runs: OneGroup
     fitted: Annotated[Names, Field(min_length=3)]
     """Models from which the scores of all other models are predicted."""
-
-    @model_validator(mode="after")
-    def _one_ladder(self) -> Self:
-        if len(self.runs) > 1:
-            raise ValueError(f"kind {self.kind!r} takes one group of runs: the same methods on every model")
-        if unknown := set(self.fitted) - set(self.runs[0].models):
-            raise ValueError(f"fitted has {min(unknown)!r}, which is none of the models of the runs")
-        return self
 
 
 class DifficultySpec(ComparedSpec):
     """Gain in Avg@K and Pass@K over the baseline, on thirds of the problems by the untrained models' pass rate."""
 
     kind: Literal["difficulty"]
-
-    @model_validator(mode="after")
-    def _one_group(self) -> Self:
-        if len(self.runs) > 1 or self.sweeps or BASE not in self.runs[0].methods:
-            raise ValueError(f"kind {self.kind!r} averages over models, so it takes one group of runs, with {BASE!r}")
-        return self
+    runs: OneGroup
 
 
 class CurvesSpec(LabelledSpec):
@@ -233,13 +219,6 @@ class MatchedSpec(SweepsSpec, OneModelSpec):
     reference: str = "clip_b"
     """The method at whose entropy the others are compared."""
 
-    @model_validator(mode="after")
-    def _one_line_per_method(self) -> Self:
-        swept = [sweep.method for sweep in self.sweeps]
-        if twice := [method for method in swept if swept.count(method) > 1]:
-            raise ValueError(f"sweeps: {twice[0]} has two; kind {self.kind!r} draws one line per method")
-        return self
-
 
 class DistributionSpec(OneModelSpec):
     """Histogram of the problems of one data set by their number of correct samples, per method."""
@@ -258,7 +237,7 @@ class LinksSpec(OneModelSpec):
     """Correlation of columns over the steps of a method: each with the next, and the first with the last."""
 
     kind: Literal["links"]
-    runs: Annotated[list[RunGroup], Field(min_length=1, max_length=1)]
+    runs: OneGroup
     columns: Annotated[Columns, Field(min_length=2)]
 
 

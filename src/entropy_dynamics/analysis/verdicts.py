@@ -12,7 +12,8 @@ import numpy as np
 import pandas as pd
 from scipy.stats import binomtest
 
-from entropy_dynamics.analysis.claims import POINTS, Claim, CurveClaim, ScoreDifference, SweepTrend, swept_value
+from entropy_dynamics.analysis.claim_specs import CurveClaim, ScoreDifference, SweepTrend
+from entropy_dynamics.analysis.claims import Claim, swept_value
 from entropy_dynamics.analysis.curves import SPARSE
 from entropy_dynamics.analysis.experiments import Run
 from entropy_dynamics.analysis.problem_scores import on_shared_seeds, score_columns, shared_seeds
@@ -32,6 +33,7 @@ from entropy_dynamics.analysis.statistics import (
     smallest_effect,
 )
 from entropy_dynamics.analysis.temperatures import best_point, matched_pass, mean_score, reached
+from entropy_dynamics.config import BASE
 from entropy_dynamics.errors import UserError
 
 VERDICTS = ("holds", "does not hold", "inconclusive")
@@ -116,14 +118,16 @@ class Finding:
 
     def entry(self, id: str, statement: str, place: str, **about: Any) -> dict[str, Any]:
         """An entry of claims.json; unknown numbers and open bounds of the claimed range are null."""
-        ends = {"low": self.interval.low, "high": self.interval.high, "detectable": self.interval.detectable()}
-        numbers = {name: _rounded(end) for name, end in ends.items()}
-        judged = {"verdict": self.verdict, "effect": _rounded(self.interval.value), **numbers}
-        claimed = {"range": [_rounded(end) for end in self.claimed]}
-        by_seed = zip(self.usable or (), map(_rounded, self.by_seed), strict=False)
-        rest: dict[str, Any] = {"seeds": self.seeds, "by_seed": {str(seed): value for seed, value in by_seed}}
+        numbers = self.interval.columns("effect") | {"detectable": self.interval.detectable()}
+        judged = {name.removeprefix("effect_"): _rounded(number) for name, number in numbers.items()}
+        by_seed = {str(seed): _rounded(effect) for seed, effect in zip(self.usable or (), self.by_seed, strict=False)}
+        rest: dict[str, Any] = {
+            "range": [_rounded(end) for end in self.claimed],
+            "seeds": self.seeds,
+            "by_seed": by_seed,
+        }
         rest |= {"seeds_needed": self.seeds_needed, "reason": self.reason}
-        return {"id": id, "statement": statement, "place": place} | judged | about | claimed | rest
+        return {"id": id, "statement": statement, "place": place, "verdict": self.verdict} | judged | about | rest
 
 
 _rounded = partial(rounded, digits=6)  # further ones differ between machines
@@ -132,15 +136,10 @@ _rounded = partial(rounded, digits=6)  # further ones differ between machines
 def judge(claim: Claim, results: Results) -> Finding:
     """Judge a claim by the files of one scale; a missing file makes the verdict inconclusive."""
     finding, spec = Finding(), claim.spec
-    match spec:
-        case CurveClaim():
-            _curve_claim(claim, spec, results, finding)
-        case ScoreDifference(temperature="matched_pass"):
-            _matched_pass(claim, spec, results, finding)
-        case ScoreDifference() if spec.temperature in POINTS:
-            _best_points(claim, spec, results, finding)
-        case ScoreDifference():
-            _score_difference(claim, spec, results, finding)
+    if isinstance(spec, CurveClaim):
+        _curve_claim(claim, spec, results, finding)
+    elif isinstance(spec, ScoreDifference):
+        _score_claim(claim, spec, results, finding)
     finding.usable = finding.usable and results.original(finding.usable)
     if finding.seeds is not None and 0 < finding.seeds < MIN_SEEDS:
         finding.obstacles.append(f"{finding.seeds} seed{'s' * (finding.seeds > 1)}, and a verdict takes {MIN_SEEDS}")
@@ -274,67 +273,99 @@ def _statistic(spec: CurveClaim, rows: np.ndarray) -> float:
 
 # Scores
 
+Counts = dict[Arm, dict[int, dict[str, Samples]]]
+"""Arm -> usable seed -> {data set: counts}; all on the same problems."""
 
-def _score_difference(claim: Claim, spec: ScoreDifference, results: Results, finding: Finding) -> None:
-    temperatures = _temperatures(claim, spec, results, finding)
-    if finding.obstacles or finding.missing:
+
+def _score_claim(claim: Claim, spec: ScoreDifference, results: Results, finding: Finding) -> None:
+    temperatures, chosen = claim.temperatures, spec.temperature not in (None, "greedy")
+    if not temperatures:
+        finding.obstacles.append("this scale has no evaluations at temperature 0")
+    elif chosen and len(temperatures) < 2:
+        finding.obstacles.append(f"this scale has evaluations at temperature {temperatures[0]:g} alone")
+    if finding.obstacles:
         return
-    samples = _samples(claim, list(spec.datasets), results, finding, temperatures)
-    arms = {(model, method): samples[model, method] for model in spec.models for method in claim.seeds}
-    finding.usable = shared_seeds(arms)
+    counts = {at: _samples(claim, at, results, finding) for at in temperatures}
+    if chosen and (finding.obstacles or finding.missing):
+        return
+    match spec.temperature:
+        case "matched_pass":
+            _matched_pass(claim, spec, counts, finding)
+        case "matched_avg" | "best_point":
+            _best_points(claim, spec, counts, finding)
+        case "best":
+            _score_difference(claim, spec, _at_best(claim, spec, counts, finding), finding)
+        case _:
+            _score_difference(claim, spec, counts[temperatures[0]], finding)
+
+
+def _samples(claim: Claim, temperature: float, results: Results, finding: Finding) -> Counts:
+    """The counts at a temperature; those of the untrained models are at the temperature of the tables."""
+    usable: Counts = {}
+    expected: dict[Any, Any] = {}
+    for run in claim.all_runs():
+        at = results.config.evaluation.temperature if run.method == BASE else temperature
+        seeds = usable.setdefault((run.model, run.method), {})
+        values = {}
+        for dataset in claim.evaluations:
+            path = results.evaluation_file(run, dataset, at)
+            samples = finding.read(results, path, partial(results.samples, run, dataset, at))
+            if samples is None:
+                break
+            facts = {dataset: samples.ids, (dataset, at): samples.k}
+            if any(expected.setdefault(what, fact) != fact for what, fact in facts.items()):
+                name = path.relative_to(results.root)
+                finding.obstacles.append(f"{name} has other problems or another K than the rest")
+                break
+            values[dataset] = samples
+        else:
+            seeds[run.seed] = values
+    return usable
+
+
+def _score_difference(claim: Claim, spec: ScoreDifference, samples: Counts, finding: Finding) -> None:
+    finding.usable = shared_seeds({arm: samples[arm] for arm in product(spec.models, claim.seeds)})
     if not finding.seeds or not all(samples.values()):
         return
     if not spec.everywhere:
         finding.measure(score_columns(samples, claim.weights, spec.metric, spec.problems, spec.datasets))
         return
-    cells, by_seed = [], []
+    cells = []
     for model, dataset in product(spec.models, spec.datasets):
         of_model = {arm: seeds for arm, seeds in samples.items() if arm[0] == model}
-        columns = score_columns(of_model, claim.weights, spec.metric, spec.problems, {dataset: 1.0})
-        cells.append(score_interval(columns))
-        by_seed.append(over_problems(columns))
+        finding.measure(score_columns(of_model, claim.weights, spec.metric, spec.problems, {dataset: 1.0}))
+        cells.append((finding.interval, finding.by_seed))
+    _, finding.by_seed = min(cells, key=lambda cell: cell[0].value)
+    judge_cells(finding, [interval for interval, _ in cells], spec)
+
+
+def judge_cells(finding: Finding, cells: Sequence[Interval], spec: ScoreDifference) -> None:
+    """Set the smallest of the effects on models and data sets, and note in how many the estimate is as claimed."""
     finding.interval = smallest_effect(cells)
-    finding.by_seed = by_seed[min(range(len(cells)), key=lambda i: cells[i].value)]
-    note_cells(finding, cells, spec)
-
-
-def note_cells(finding: Finding, cells: Sequence[Interval], spec: ScoreDifference) -> None:
-    """Note on how many models and data sets the estimate satisfies a claim about each of them."""
     low, high = spec.bounds
     true = sum(low < cell.value < high for cell in cells)
     finding.notes.append(f"the estimates of {true} of {len(cells)} are as claimed")
 
 
-def _temperatures(claim: Claim, spec: ScoreDifference, results: Results, finding: Finding) -> dict[Arm, float | None]:
-    """The temperature at which each method is compared; None: that of the tables."""
-    if spec.temperature != "best":
-        wanted = 0.0 if isinstance(spec.temperature, str) else spec.temperature
-        if wanted is not None and wanted not in results.config.evaluation.all_temperatures:
-            finding.obstacles.append(f"this scale has no evaluations at temperature {wanted:g}")
-        return dict.fromkeys(product(spec.models, claim.seeds), wanted)
-    best: dict[Arm, float | None] = {}
-    validation = results.config.training.validation_set
-    for arm, by_temperature in _at_all_temperatures(claim, [validation], results, finding).items():
-        counts = {at: [seed[validation] for seed in seeds.values()] for at, seeds in by_temperature.items()}
-        best[arm] = best_point(spec.metric, counts)
-    finding.notes += [f"{method} at {temperature:g}" for (_, method), temperature in best.items()]
-    if best and not any(best.values()):
+def _at_best(claim: Claim, spec: ScoreDifference, counts: Mapping[float, Counts], finding: Finding) -> Counts:
+    """The counts of each arm at its best temperature on the validation set."""
+    held_out, best = claim.config.training.validation_set, {}
+    for arm in product(spec.models, claim.seeds):
+        validation = {at: [seed[held_out] for seed in samples[arm].values()] for at, samples in counts.items()}
+        best[arm] = best_point(spec.metric, validation)
+    finding.notes += [f"{method} at {at:g}" for (_, method), at in best.items()]
+    if not any(best.values()):
         finding.notes.append("greedy decoding, about which there is a claim of its own")
-    return best
+    return {arm: counts[at][arm] for arm, at in best.items()}
 
 
-def _matched_pass(claim: Claim, spec: ScoreDifference, results: Results, finding: Finding) -> None:
+def _matched_pass(claim: Claim, spec: ScoreDifference, counts: Mapping[float, Counts], finding: Finding) -> None:
     """Difference between the methods per seed, with the method of `against` interpolated to the other's Pass@K."""
-    (method,), (other,) = claim.runs, claim.against
-    [model], usual = spec.models, results.config.evaluation.temperature
-    counts = _at_all_temperatures(claim, list(spec.datasets), results, finding)
-    if finding.obstacles or finding.missing:
-        return
-    policies = counts[model, method][usual]
-    frontier = [at for temperature, at in counts[model, other].items() if temperature > 0]  # greedy has one sample
-    shared = sorted(set(policies).intersection(*frontier))
-    finding.usable = shared
-    pairs = [(policies[seed], [at[seed] for at in frontier]) for seed in shared]
+    (method,), (other,), [model] = claim.runs, claim.against, spec.models
+    policies = counts[claim.config.evaluation.temperature][model, method]
+    frontier = [samples[model, other] for at, samples in counts.items() if at > 0]  # greedy has one sample
+    finding.usable = sorted(set(policies).intersection(*frontier))
+    pairs = [(policies[seed], [at[seed] for at in frontier]) for seed in finding.usable]
     seeds = [matched_pass(*pair, spec.datasets) for pair in pairs]
     above = sum(not reached(*pair, spec.datasets) for pair in pairs)
     for count, obstacle in (
@@ -348,19 +379,16 @@ def _matched_pass(claim: Claim, spec: ScoreDifference, results: Results, finding
         finding.measure(scores)
 
 
-def _best_points(claim: Claim, spec: ScoreDifference, results: Results, finding: Finding) -> None:
+def _best_points(claim: Claim, spec: ScoreDifference, counts: Mapping[float, Counts], finding: Finding) -> None:
     """Difference between two sides, each at a method and a temperature chosen on the validation set."""
-    [model], held_out, least = spec.models, results.config.training.validation_set, 0.0
+    [model], held_out, least = spec.models, claim.config.training.validation_set, 0.0
     matched = spec.temperature == "matched_avg"
-    counts = _at_all_temperatures(claim, [held_out, *spec.datasets], results, finding)
-    if not counts:
-        return
-    arms: dict[Arm, dict[int, dict[str, Samples]]] = {}
+    arms: Counts = {}
     for side, methods in (("runs", claim.runs), ("against", claim.against)):
-        points = {(method, at): seeds for method in methods for at, seeds in counts[model, method].items()}
+        points = {(method, at): samples[model, method] for method in methods for at, samples in counts.items()}
         validation = {point: [seed[held_out] for seed in seeds.values()] for point, seeds in points.items()}
         if matched and side == "runs":
-            chosen = (next(iter(methods)), results.config.evaluation.temperature)
+            chosen = (next(iter(methods)), claim.config.evaluation.temperature)
             least = mean_score("avg", validation[chosen])
         else:
             chosen = best_point("pass" if matched else spec.metric, validation, least)
@@ -371,46 +399,3 @@ def _best_points(claim: Claim, spec: ScoreDifference, results: Results, finding:
     finding.usable = shared_seeds(arms)
     if finding.seeds:
         finding.measure(score_columns(arms, {"runs": 1.0, "against": -1.0}, spec.metric, of_datasets=spec.datasets))
-
-
-def _at_all_temperatures(
-    claim: Claim, datasets: list[str], results: Results, finding: Finding
-) -> dict[Arm, dict[float, dict[int, dict[str, Samples]]]]:
-    """Arm -> temperature -> seed -> {data set: counts}; empty if any is missing, with the reason recorded."""
-    if len(claim.temperatures) < 2:
-        finding.obstacles.append(f"this scale has evaluations at temperature {claim.temperatures[0]:g} alone")
-        return {}
-    arms = list(product(claim.models, claim.seeds))
-    by_temperature = {
-        temperature: _samples(claim, datasets, results, finding, dict.fromkeys(arms, temperature))
-        for temperature in claim.temperatures
-    }
-    if finding.obstacles or finding.missing:
-        return {}
-    return {arm: {temperature: samples[arm] for temperature, samples in by_temperature.items()} for arm in arms}
-
-
-def _samples(
-    claim: Claim, datasets: list[str], results: Results, finding: Finding, temperatures: Mapping[Arm, float | None]
-) -> dict[Arm, dict[int, dict[str, Samples]]]:
-    """Arm -> usable seed -> {data set: counts}; all on the same problems."""
-    usable: dict[Arm, dict[int, dict[str, Samples]]] = {}
-    expected: dict[Any, Any] = {}
-    for run in claim.all_runs():
-        temperature = temperatures.get((run.model, run.method))
-        seeds = usable.setdefault((run.model, run.method), {})
-        values = {}
-        for dataset in datasets:
-            path = results.evaluation_file(run, dataset, temperature)
-            samples = finding.read(results, path, partial(results.samples, run, dataset, temperature))
-            if samples is None:
-                break
-            facts = {dataset: samples.ids, (dataset, temperature): samples.k}
-            if any(expected.setdefault(what, fact) != fact for what, fact in facts.items()):
-                name = path.relative_to(results.root)
-                finding.obstacles.append(f"{name} has other problems or another K than the rest")
-                break
-            values[dataset] = samples
-        else:
-            seeds[run.seed] = values
-    return usable

@@ -43,7 +43,7 @@ def write_claims(results: Results) -> list[Path]:
     invalid.
     """
     file = read_claims(results.folder)
-    tests, paper = file.tests.model_dump(), file.paper
+    tests, paper = file.tests, file.paper
     claims = load_claims(results.scale, results.seeds, results.folder)
     models, entries = _judged(claims, results, tests)
     for claim, entry in zip(claims, entries, strict=True):
@@ -72,7 +72,7 @@ def write_field(results: Results, folder: str = "field") -> list[Path]:
     The entries are like those of claims.json, except that `paper` is the heading of the claim's file. Raises UserError
     if claims.yaml or a file of experiments/<folder> is invalid.
     """
-    papers, tests = read_field(results.folder, folder), read_claims(results.folder).tests.model_dump()
+    papers, tests = read_field(results.folder, folder), read_claims(results.folder).tests
     claims = load_claims(results.scale, results.seeds, results.folder, folder=folder)
     models, entries = _judged(claims, results, tests)
     of = {spec.id: paper.paper for paper in papers.values() for spec in paper.claims}

@@ -7,9 +7,9 @@ from matplotlib.ticker import MaxNLocator
 
 from entropy_dynamics.analysis.distributions import filter_frame, pass_frame, solved_frame
 from entropy_dynamics.analysis.experiments import Experiment
-from entropy_dynamics.analysis.frontier import frontier_frame
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.specs import DataFilter, DistributionSpec, FrontierSpec, PassSpec
+from entropy_dynamics.analysis.sweeps import frontier_frame
 from entropy_dynamics.config import BASE
 from entropy_dynamics.reporting import style
 

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pandas as pd
 
-from entropy_dynamics.analysis.claims import input_files
+from entropy_dynamics.analysis.claims import input_files, load_claims
 from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.specs import ScoresSpec
@@ -72,7 +72,7 @@ class Drawings:
 
     def _claims(self, file: Path) -> None:
         folder = None if file == self.layout.claims("json") else file.stem
-        inputs = input_files(self.root, self.results.scale, self.results.seeds, folder=folder)
+        inputs = input_files(self.root, load_claims(self.results.scale, self.results.seeds, folder=folder))
         self._compare(file, lambda: write_field(self.redrawn, folder) if folder else write_claims(self.redrawn), inputs)
 
     def _compare(self, file: Path, draw: Callable[[], list[Path]], inputs: list[Path]) -> None:
@@ -95,7 +95,14 @@ class Drawings:
             else:
                 differing[old] = was, now
         # Different inputs or code change all files, an edit only one or two.
-        stale = 2 * len(differing) > len(pairs) or any({path, path.parent} & self.findings.suspect for path in inputs)
+        most = 2 * len(differing) > len(pairs)
+        if most and file.suffix == ".csv":
+            seeds, redrawn = (_most_seeds(path) for path in (file, self.copy / file.relative_to(self.root)))
+            if seeds != redrawn:
+                fact = f"seeds is {seeds}, redrawn {redrawn}: give --set seeds.tables=... or seeds.extras=..."
+                self.findings.add("different config", file, fact)
+                return
+        stale = most or any({path, path.parent} & self.findings.suspect for path in inputs)
         for path, contents in differing.items():
             if path.suffix not in PICTURES:
                 self.findings.add("stale" if stale else "modified", path, _first_difference(path, *contents))
@@ -119,6 +126,11 @@ class Drawings:
                     if not abs(row[name] - expected) <= DIGITS:
                         fact = f"{name} of {row['model']} {row['method']} is {row[name]:g}"
                         self.findings.add("stale", file, f"{fact}, its samples give {expected:.4f}")
+
+
+def _most_seeds(path: Path) -> int | None:
+    frame = pd.read_csv(path)
+    return int(frame["seeds"].max()) if "seeds" in frame else None
 
 
 def _first_difference(path: Path, was: bytes, now: bytes) -> str:
