@@ -253,10 +253,10 @@ def _named(configs: Path, kind: str, name: str, file: Path | None = None, key: s
     raise UserError(f"{before}unknown {kind} {name!r}{after}{nearest(str(name), known)}")
 
 
-def method_label(method: str, configs: Path = CONFIGS) -> str | None:
-    """The label in configs/method/<method>.yaml or in the file it extends, without importing torch."""
+def method_label(method: str, configs: Path = CONFIGS) -> str:
+    """The label in configs/method/<method>.yaml or in the file it extends, or else the name; imports no torch."""
     section = _stacked(map(_read, _chain(configs, "method", method))).get("method")
-    return section.get("label") if isinstance(section, dict) else None
+    return str(section.get("label", method)) if isinstance(section, dict) else method
 
 
 def read_yaml(path: Path) -> Any:
