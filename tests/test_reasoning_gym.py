@@ -73,7 +73,7 @@ def test_a_mistake_is_one_line(generators, message):
         gym_set(generators)
 
 
-def test_a_demonstration_is_correct():
+def test_a_demonstration_is_correct_and_shows_the_steps_of_a_sum():
     generators = {"chain_sum": {"min_terms": 3, "max_terms": 3}, "spell_backward": {}}
     solutions = ReasoningGymSolutions.model_validate({"task": "reasoning_gym", "generators": generators})
     texts = list(islice(solutions.problems(1, []), 4))
@@ -83,6 +83,7 @@ def test_a_demonstration_is_correct():
         response, ends = solutions.solve(problem.text, np.random.default_rng(1))
         assert ends
         assert problem.grade(response, "stop").correct
+        assert response.count(" = ") == (2 if "chain_sum" in problem.answer else 0)
 
 
 @pytest.mark.parametrize(

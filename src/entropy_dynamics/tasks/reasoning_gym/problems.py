@@ -35,10 +35,10 @@ class Generators(Section):
     generators: Annotated[dict[str, dict[str, Any]], Field(min_length=1), AfterValidator(_known)]
     """Generator -> its options; several take turns."""
 
-    def items(self, seed: int, exclude: Collection[str]) -> Iterator[tuple[str, str]]:
-        """Yield different problems endlessly, none of them in `exclude`, each with its answer as in `Problem.answer`.
+    def items(self, seed: int, exclude: Collection[str]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+        """Yield different problems endlessly, none of them in `exclude`. Raises UserError if hardly any are left.
 
-        Raises UserError if hardly any are left.
+        Each is a question, its answer as in `Problem.answer`, and the entry that the generator made.
         """
         seen = {" ".join(text.split()) for text in exclude}
         sources = [(name, options, dataset(name, options, seed)) for name, options in self.generators.items()]
@@ -52,7 +52,7 @@ class Generators(Section):
                 seen.add(key)
                 misses = 0
                 item = {"answer": answer, "generator": name, "options": options, "seed": seed, "index": index}
-                yield question, json.dumps(item)
+                yield question, json.dumps(item), entry
             if misses == PATIENCE:
                 raise UserError(
                     f"reasoning_gym: hardly any new problem of {', '.join(self.generators)} is left besides those of "
@@ -67,4 +67,4 @@ class ReasoningGymSet(Generators, GeneratedSet):
 
     def generate(self, prefix: str, seed: int, exclude: Collection[str]) -> list[Problem]:
         items = enumerate(islice(self.items(seed, exclude), self.size))
-        return [Problem(f"{prefix}-{place:04d}", text, answer, self.source) for place, (text, answer) in items]
+        return [Problem(f"{prefix}-{place:04d}", text, answer, self.source) for place, (text, answer, _) in items]
