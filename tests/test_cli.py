@@ -229,15 +229,18 @@ def test_an_interrupted_run_leaves_nothing(run, layout, tmp_path, monkeypatch, e
     before = files_of(tmp_path)
     code, out, err = run(*TRAIN)
     assert not layout.run(MODEL, "grpo", 0).exists()
-    samples = layout.token_samples(MODEL, "grpo", 0)  # of a step, as soon as it is done
-    left = {path for path in files_of(tmp_path) if not (tmp_path / path).is_relative_to(samples)}
+    failure = layout.failure(MODEL, "grpo", 0)
+    kept = (failure, layout.token_samples(MODEL, "grpo", 0))  # the samples of a step, as soon as it is done
+    left = {path for path in files_of(tmp_path) if not any((tmp_path / path).is_relative_to(folder) for folder in kept)}
     assert left == set(before)
     if error is KeyboardInterrupt:
         assert code == 130
         assert err.splitlines()[-1].startswith("interrupted")
+        assert not failure.exists()
     else:
         assert code == 2
         assert err.splitlines()[-1].startswith("error: step 1: the loss is nan")
+        assert str(failure) in err.splitlines()[-1]
     assert "Traceback" not in out + err
 
 

@@ -1,18 +1,22 @@
 """Metrics of a training step against their definitions, and invariants of runs of several steps."""
 
 import copy
+import json
 import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from entropy_dynamics.analysis.columns import KEPT, PARTS
 from entropy_dynamics.core.groups import Grouping
 from entropy_dynamics.core.metrics import entropy_metrics
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.errors import NotFiniteError, UserError
+from entropy_dynamics.models.storage import load_policy
+from entropy_dynamics.training.failures import save_failure
 from entropy_dynamics.training.optimizer import steps_taken
 from entropy_dynamics.training.trainer import PHASES, _Clock, engine_agreement
 from reference import even_sum, graded, parameters, rollouts_of, run, slow_advantages, slow_stats
@@ -202,6 +206,33 @@ def test_weights_that_are_not_finite_are_not_blamed_on_the_engine(model, make_tr
     trainer.sampler.sample = then_broken
     with pytest.raises(NotFiniteError, match=r"^step 0: log p of (\d+) of \1 tokens is not finite"):
         trainer.step(0)
+
+
+@pytest.mark.parametrize("updates", [1, 2])
+def test_what_broke_a_run_is_kept(tmp_path, model, make_trainer, tokenizer, updates):
+    trainer = make_trainer(model, steps=9, learning_rate=1e-3, updates_per_batch=updates)
+    trainer.step(0)
+    taken = steps_taken(trainer.optimizer)
+    assert taken == updates
+
+    def hook(gradient):  # in the last update of the next step
+        return gradient * (math.inf if steps_taken(trainer.optimizer) == taken + updates - 1 else 1.0)
+
+    model.lm_head.weight.register_hook(hook)
+    with pytest.raises(NotFiniteError) as caught:
+        trainer.step(1)
+    assert steps_taken(trainer.optimizer) == taken + updates - 1
+    save_failure(tmp_path / "failure", trainer, tokenizer, str(caught.value))
+    kept, _ = load_policy(tmp_path / "failure" / "policy")
+    assert all(torch.equal(one, other) for one, other in zip(kept.parameters(), model.parameters(), strict=True))
+    batch = load_file(tmp_path / "failure" / "batch.safetensors")
+    prompts = {prompt.problem_id: list(prompt.token_ids) for prompt in trainer.prompts_of_step(1)}
+    rows = zip(batch["sequences"].tolist(), batch["prompt_lengths"].tolist(), strict=True)
+    assert {tuple(row[:length]) for row, length in rows} == {tuple(ids) for ids in prompts.values()}
+    assert len(batch["rewards"]) == len(batch["sequences"])
+    record = json.loads((tmp_path / "failure" / "failure.json").read_text())
+    assert record["steps_done"] == 1
+    assert record["message"].startswith("step 1: the loss is")
 
 
 class NoCheckpoints:

@@ -84,6 +84,10 @@ class Layout:
         """Lock of the process that writes the run: see `distributed.lock`."""
         return self.root / "locks" / f"{model}+{method}+seed{seed}"
 
+    def failure(self, model: str, method: str, seed: int | str) -> Path:
+        """Files for the inspection of a run that stopped with an error."""
+        return self._run_path("failures", model, method, seed)
+
     def evaluation(self, model: str, method: str, seed: int | str) -> Path:
         return self._run_path("evaluations", model, method, seed)
 

@@ -10,7 +10,7 @@ import pandas as pd
 from entropy_dynamics.config import BASE, TRAIN, RunConfig, settings_of, shorter_runs, to_yaml
 from entropy_dynamics.distributed.precision import precision_on
 from entropy_dynamics.distributed.ranks import Ranks
-from entropy_dynamics.errors import UserError
+from entropy_dynamics.errors import NotFiniteError, UserError
 from entropy_dynamics.models.storage import (
     check_model_directory,
     load_model,
@@ -27,6 +27,7 @@ from entropy_dynamics.stages.evaluate import evaluate
 from entropy_dynamics.stages.token_samples import token_samples
 from entropy_dynamics.tasks.files import load_problems
 from entropy_dynamics.training.checkpoints import Checkpoints
+from entropy_dynamics.training.failures import save_failure
 from entropy_dynamics.training.modules import load_critic, load_trained_policy
 from entropy_dynamics.training.trackers import Trackers
 from entropy_dynamics.training.trainer import VALIDATION, Trainer
@@ -132,7 +133,12 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
         checkpoints = checkpoints_of(method_name, config.training.steps)
         shorter = shorter_runs(method_name, dict(config.training)).items()
         left = {steps: checkpoints_of(name, steps) for name, steps in shorter}
-        rows = trainer.run(f"{model_name} {method_name} seed {seed}", checkpoints, trackers.log, left)
+        try:
+            rows = trainer.run(f"{model_name} {method_name} seed {seed}", checkpoints, trackers.log, left)
+        except NotFiniteError as error:
+            failure = layout.failure(model_name, method_name, seed)
+            save_failure(failure, trainer, tokenizer, str(error))
+            raise NotFiniteError(f"{error}; the policy before it and the batch are in {failure}") from error
 
         weights = policy.weights(sampler.weights_dtype)
         if ranks.is_main:

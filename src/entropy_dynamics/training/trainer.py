@@ -87,6 +87,7 @@ class Trainer:
         )
         self.update = PolicyUpdate(config, self.policy, self.method, self.temperature, self.ranks)
         self.ahead: list[list[Rollout]] = []  # rollouts of this and the next steps, sampled but not yet learned from
+        self.in_progress: tuple[int, RolloutBatch, Tensor] | None = None  # the current step, its batch and rewards
 
     def step(self, step: int) -> Row:
         """One batch of rollouts and its updates: the whole algorithm, for every method. Returns metrics.
@@ -95,7 +96,7 @@ class Trainer:
 
         Raises:
             NotFiniteError: a loss, gradient, log p or token weight is not finite. The failing module is unchanged by
-                that update.
+                that update, and `in_progress` holds the batch.
             EngineMismatchError: the engine's log probabilities differ from the trainer's.
         """
         config, method, clock = self.config, self.method, _Clock(self.ranks.device)
@@ -116,6 +117,7 @@ class Trainer:
             grades = grades_of(rollouts, self.grade, self.ranks)
             rewards = torch.tensor(self.rewards(grades, step), device=self.ranks.device)
             batch = RolloutBatch.collate(prompts, rollouts).to(self.ranks.device)
+            self.in_progress = step, batch, rewards
         with clock("measure"):
             measured, first_order = _due(step, config.entropy_change_every), None
             if measured and config.entropy_change_first_order:  # set up before the batch is scored
