@@ -32,18 +32,18 @@ def publish(results: Results, folder: Path, doi: str | None = None) -> list[Path
         raise UserError("the installed package has no license file; install it again: pip install -e .")
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder} is not empty; name a new folder")
-    models, judged = results.models, results.layout.claims("json").is_file()
-    about = {"scale": results.scale, "doi": doi, "version": version("entropy-dynamics")}
-    facts = {
-        "models": {name: model.ran_with_size for name, model in models.items()},
-        "toy": any(model.toy for model in models.values()),
-        "datasets": {name: results.dataset_label(name) for name in results.config.data.evaluation},
-        "verdicts": summary_line(verdicts_of(results.root).values()) if judged else None,
-        "ran": what_ran(results.layout),
-    }
     with written_whole(folder.resolve()) as temporary:
         temporary.mkdir()
         rows = write_data(results, temporary)
+        models, judged = results.models, results.layout.claims("json").is_file()
+        about = {"scale": results.scale, "doi": doi, "version": version("entropy-dynamics")}
+        facts = {
+            "models": {name: model.ran_with_size for name, model in models.items()},
+            "toy": any(model.toy for model in models.values()),
+            "datasets": {name: results.dataset_label(name) for name in results.config.data.evaluation},
+            "verdicts": summary_line(verdicts_of(results.root).values()) if judged else None,
+            "ran": what_ran(results.layout),
+        }
         for source in (path for pattern in COPIED for path in results.root.glob(pattern)):
             copy = temporary / source.relative_to(results.root)
             copy.parent.mkdir(exist_ok=True)
