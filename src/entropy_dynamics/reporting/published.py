@@ -136,7 +136,8 @@ def _counts(folder: Path) -> pd.DataFrame:
     frame = frame.sort_values("problem")
     evaluations = frame.groupby([*KEYS, "temperature", "dataset"])
     even = frame["samples"] == evaluations["samples"].transform("max")
-    whole = even & (frame["problem"] == evaluations.cumcount()) & (frame["correct"] <= frame["samples"])
+    whole = even & (frame["problem"] == evaluations.cumcount()) & frame["correct"].between(0, frame["samples"])
+    whole &= frame["samples"] > 0
     if not whole.all():
         raise UserError(f"{folder / 'counts.parquet'}: an evaluation lacks problems or samples; get it again")
     return frame
@@ -155,6 +156,8 @@ def _published(folder: Path, name: str, *columns: str) -> pd.DataFrame:
             valid, wanted = frame[column].between(0, np.inf, inclusive="left"), "numbers of 0 or more"
         if not valid.all():
             raise UserError(f"{path}: {column} should have {wanted}; get it again")
+    if frame.duplicated([*KEYS, *columns[:3]]).any():
+        raise UserError(f"{path} has two rows of one {columns[:3][-1]}; get it again")
     return frame
 
 
