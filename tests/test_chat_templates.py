@@ -96,7 +96,7 @@ def test_a_variable_reaches_the_template():
 
 @pytest.mark.parametrize("key", ["enable_think", "tokenize", "strftime_now"])
 def test_a_variable_that_the_template_does_not_have(key):
-    with mistake(f"(it has no variable {key!r}, which model.chat_template_kwargs sets); correct it"):
+    with mistake(f"(it has no variable {key!r}, a key of model.chat_template_kwargs); correct it"):
         render_prompt(with_template(THINKING), PROBLEM, "chat", {key: False})
 
 

@@ -15,9 +15,12 @@ import yaml
 from conftest import ROOT
 from entropy_dynamics.analysis.experiments import Run
 from entropy_dynamics.analysis.problem_scores import Arm, score_columns
-from entropy_dynamics.analysis.run_data import Samples
+from entropy_dynamics.analysis.run_data import Results, Samples
 from entropy_dynamics.analysis.statistics import score_interval
+from entropy_dynamics.analysis.sweeps import matched_frame
 from entropy_dynamics.cli import main
+from entropy_dynamics.config import load_config
+from entropy_dynamics.reporting.published import restore
 from entropy_dynamics.results.files import write_json, write_parquet
 from entropy_dynamics.results.layout import Layout
 from synthetic_results import MODEL, SCALE, model_facts, write_evaluation, write_metrics
@@ -242,6 +245,18 @@ def test_all_verdicts_follow_from_what_is_published(folder, scale, runs, judged,
             assert restored[name][part] == (entry[part] and pytest.approx(entry[part], rel=1e-3, abs=1e-6)), name
 
 
+def test_scores_at_matched_entropy_follow_from_what_is_published(tmp_path):
+    newer = ROOT / "docs" / "reference" / "newer"
+    config = load_config("laptop")
+    restore([newer], tmp_path / "laptop", config)
+    results = Results(tmp_path / "laptop", "laptop", dict(config.seeds) | {"tables": 5, "extras": 5})
+    frame = matched_frame(results.experiment("matched_entropy_opefo"), results)
+    published = pd.read_csv(newer / "figures" / "matched_entropy_opefo.csv")
+    columns = [name for name in frame.select_dtypes("number") if name in published]
+    assert {"entropy", "avg_matched_low", "pass_matched_high"} <= set(columns)
+    np.testing.assert_allclose(frame[columns], published[columns], rtol=1e-4, atol=1e-4)
+
+
 def test_what_was_published_comes_back(published, tmp_path, capsys):
     _, out = published
     assert main(["restore", str(out), "--out", str(tmp_path / "in results" / SCALE)]) == 0
@@ -264,7 +279,7 @@ def test_what_was_published_comes_back(published, tmp_path, capsys):
 def test_a_folder_of_another_scale_is_refused(published, tmp_path, capsys, folder):
     folder, scale = (published[1], SCALE) if folder == "published" else (ROOT / folder, "laptop")
     assert main(["restore", str(folder), "--out", str(tmp_path / "desk")]) == 2
-    message = f"{folder} was made at scale {scale}: restore it as {tmp_path}/{scale}"
+    message = f"{folder} was made at scale {scale}, not desk: restore it as {tmp_path}/{scale}"
     assert capsys.readouterr().err == f"error: {message}\n"
     assert not (tmp_path / "desk").exists()
 
@@ -356,7 +371,7 @@ def test_a_folder_with_other_files_is_left_as_it_is(published, tmp_path, capsys)
     for folder in (tmp_path, root, out):
         before = sorted(folder.rglob("*"))
         assert main(["archive", str(root), str(folder)]) == 2
-        assert "is not empty; name a new folder" in capsys.readouterr().err
+        assert ("is in the results" if folder == root else "is not an empty folder") in capsys.readouterr().err
         assert sorted(folder.rglob("*")) == before
     assert (tmp_path / "README.md").read_text() == "mine"
 

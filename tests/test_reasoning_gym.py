@@ -63,8 +63,8 @@ def test_seeds_have_other_demonstrations():
 @pytest.mark.parametrize(
     ("generators", "message"),
     [
-        ({"chain_sums": {}}, "generators: chain_sums: Dataset 'chain_sums' not registered"),
-        ({"chain_sum": {"min_term": 2}}, "got an unexpected keyword argument 'min_term'"),
+        ({"chain_sums": {}}, "unknown generator 'chain_sums'; did you mean 'chain_sum'?"),
+        ({"chain_sum": {"min_term": 2}}, "chain_sum has no option 'min_term'; did you mean 'min_terms'?"),
         ({"chain_sum": {"min_terms": 9, "max_terms": 3}}, "generators: chain_sum: "),
     ],
 )

@@ -104,7 +104,10 @@ def test_seeds(refused, seed):
         (("draw", "../table1"), "unknown table or figure '../table1'; did you mean 'table1'?"),
         (("draw", "table1"), " is missing; make it with: snakemake --config scale=laptop -- results/laptop/"),
         (("claims", "--results", "nowhere"), "no folder nowhere/laptop; make it with: snakemake --config scale=laptop"),
-        (("restore", "x", "--out", "mine/first"), "unknown scale 'first'; known: "),
+        (
+            ("restore", "x", "--out", "mine/first"),
+            "mine/first: its last part should name a scale, as in results/laptop",
+        ),
         (("archive", "results/laptop", "out"), "no folder results/laptop; pass the folder of a scale"),
         (
             ("evaluate", *RUN, "--seed", "0", "--datasets", EVIL),

@@ -131,7 +131,7 @@ def test_pictures_by_another_matplotlib_differ_all_together(verify):
     imsave(other, imread(other))
     code, findings, _ = verify()
     assert (code, list(findings)) == (0, [("not checked", short(other))])
-    assert "2 such files" in findings["not checked", short(other)]
+    assert "(2 files)" in findings["not checked", short(other)]
 
 
 @pytest.mark.usefixtures("project")

@@ -12,11 +12,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from entropy_dynamics.config import Config, RunConfig, StageConfig, load_config, to_yaml
+from entropy_dynamics.config import Config, RunConfig, StageConfig, known_names, load_config, to_yaml
 from entropy_dynamics.distributed.devices import claim_devices
 from entropy_dynamics.distributed.launch import acts_for_stage, launched, run_on_ranks
 from entropy_dynamics.distributed.lock import held
-from entropy_dynamics.errors import UserError
+from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.results.layout import Layout
 
 if TYPE_CHECKING:
@@ -30,6 +30,14 @@ def _layout(options: argparse.Namespace) -> Layout:
 
 def _config(options: argparse.Namespace) -> Config:
     return load_config(options.scale, getattr(options, "model", None), getattr(options, "method", None), options.set)
+
+
+def _scale_by_name(folder: Path) -> str:
+    known = known_names("scale")
+    if known and folder.name not in known:
+        unknown = f"unknown scale {folder.name!r}{nearest(folder.name, known)}"
+        raise UserError(f"{folder}: its last part should name a scale, as in results/laptop: {unknown}")
+    return folder.name
 
 
 def _results(options: argparse.Namespace) -> "Results":
@@ -191,7 +199,7 @@ def report(options: argparse.Namespace) -> None:
 
 
 def watch(options: argparse.Namespace) -> None:
-    from entropy_dynamics.reporting.live import SHOWN_TOKENS, responses
+    from entropy_dynamics.reporting.live import responses
     from entropy_dynamics.reporting.watch import HOST, open_server
 
     def answered(query: dict[str, str]) -> list[dict[str, Any]]:
@@ -207,7 +215,7 @@ def watch(options: argparse.Namespace) -> None:
         asked = query["method"], int(query["seed"]), query["problem"]
         with TemporaryDirectory() as folder:
             file = answer(config, _layout(options), *asked, Path(folder))
-            return responses(file, SHOWN_TOKENS, file.stat().st_mtime_ns)
+            return responses(file, file.stat().st_mtime_ns)
 
     with open_server(_results(options), options.port, answered) as server:
         print(f"http://{HOST}:{server.server_port}/{_layout(options).report.name}", flush=True)
@@ -245,7 +253,7 @@ def restore(options: argparse.Namespace) -> None:
 
     if options.out.exists():
         raise UserError(f"{options.out} already exists; name a new folder, such as results/laptop in a fresh clone")
-    scale = options.out.name
+    scale = _scale_by_name(options.out)
     seeds = restore(options.folders, options.out, load_config(scale))
     counts = " ".join(f"--set seeds.{group}={count}" for group, count in seeds.items())
     print(f"{options.out} has up to {seeds['tables']} seeds per method. To judge them, run:")
@@ -331,7 +339,7 @@ def verify(options: argparse.Namespace) -> int:
     folder = options.folder
     if folder and options.results:
         raise UserError(f"verify takes the folder {folder} or --results {options.results}, not both")
-    scale = options.scale or (folder.name if folder else "laptop")
+    scale = options.scale or (_scale_by_name(folder) if folder else "laptop")
     layout = Layout(folder) if folder else Layout.of(scale, options.results or "results")
     verification = verify(layout, scale, options.set)
     print(*verification.findings, verification.summary, sep="\n")

@@ -102,7 +102,7 @@ def parse(kind: type[S], data: Any, where: str | Callable[[Key], str]) -> S:
         case _:
             if details["type"] in ("dict_type", "model_type", "model_attributes_type"):
                 message = "Input should be a mapping of keys to values"
-            text = f"{name} is {value!r:.60}; it {message.partition(' ')[2]}"
+            text = f"{name or 'the content'} is {value!r:.60}; it {message.partition(' ')[2]}"
     raise UserError(" ".join((f"{file}: {text}" if file else text).split()))
 
 

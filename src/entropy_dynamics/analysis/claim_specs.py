@@ -167,11 +167,14 @@ class ScoreDifference(ClaimSpec):
             "best_point": whole,
             "matched_avg": whole and len(self.runs) == 1,
         }
+        takes = {
+            "greedy": "the metric avg",
+            "matched_pass": "the metric avg, one model and two methods",
+            "best_point": "one model and all problems",
+            "matched_avg": "one model, all problems and one method",
+        }
         if at and not fits.get(at, True):
-            raise ValueError(
-                "greedy and matched_pass compare the metric avg, matched_pass two methods on one model, best_point and "
-                f"matched_avg all problems on one model, matched_avg one method; temperature is {at!r}"
-            )
+            raise ValueError(f"temperature {at} takes {takes[at]}")
         return self
 
     @property
@@ -225,7 +228,8 @@ def _expanded(entries: Any) -> list[Any]:
                 texts = {name: json.dumps(str(value))[1:-1] for row in rows for name, value in row.items()}
                 claims.append(json.loads(text.substitute(texts)))
     except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError(f"`for` takes a list of tables, each a list of rows {{name: text}}: {error!r}") from None
+        shape = "claims are mappings, in which `for` is a list of tables, each a list of rows {name: text}"
+        raise ValueError(f"{shape}: {error!r}") from None
     return claims
 
 
@@ -245,6 +249,12 @@ class ClaimsFile(Section):
     claims: Specs
     paper: PaperGains | None = None
     """null: claims about models that the paper does not have."""
+
+    @model_validator(mode="after")
+    def _explains_all_tests(self) -> Self:
+        if missing := {*TESTS, "paper_gain"} - self.tests.keys():
+            raise ValueError(f"tests has no explanation of {min(missing)}")
+        return self
 
     def topic(self, claim: ClaimSpec) -> str:
         """The first topic of a claim; empty if it has none."""

@@ -356,7 +356,8 @@ def _at_best(claim: Claim, spec: ScoreDifference, counts: Mapping[float, Counts]
     finding.notes += [f"{method} at {at:g}" for (_, method), at in best.items()]
     if not any(best.values()):
         finding.notes.append("greedy decoding, about which there is a claim of its own")
-    return {arm: counts[at][arm] for arm, at in best.items()}
+    usual = counts[claim.config.evaluation.temperature]  # also holds the untrained models
+    return usual | {arm: counts[at][arm] for arm, at in best.items()}
 
 
 def _matched_pass(claim: Claim, spec: ScoreDifference, counts: Mapping[float, Counts], finding: Finding) -> None:

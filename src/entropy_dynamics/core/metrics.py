@@ -24,7 +24,8 @@ def entropy_metrics(
     `neg_cov` is -Cov_B(A, S_c) of Figure 5, the sum of `neg_cov_positive` and `neg_cov_negative`, which hold the
     tokens' positive and negative terms. `s_centered_positive_top` is the share of tokens with S_c > 0 among the fifth
     (`TOP`) with the highest entropy. `predicted_entropy_change` is Corollary 4 with the weighted advantages w A, for a
-    gradient step of size `learning_rate` on the logits, so only its sign and correlation are comparable.
+    gradient step of size `learning_rate` on the logits. An optimizer's step has another size, so only its sign and
+    correlation are comparable.
 
     `ratio` holds the importance ratios p / p', where a policy p' other than that of `stats` sampled. `s_centered_mean`,
     the three `neg_cov` and `predicted_entropy_change` then have r S_c in place of S_c (Corollaries 2.1 and 4.1);

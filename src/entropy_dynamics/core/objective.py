@@ -42,6 +42,8 @@ def token_divisors(
             divisors = len(grouping.sizes) * grouping.reduce(per_row, "sum").clamp_min(1)[grouping.of]
         case "per_sequence":
             divisors = len(per_row) * per_row.clamp_min(1)
+        case _:
+            raise ValueError(f"unknown scope {scope!r}")
     return divisors[:, None].float()
 
 

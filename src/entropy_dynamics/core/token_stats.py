@@ -324,7 +324,8 @@ def _small_case(device: torch.device, dtype: torch.dtype, kernels: Kernels) -> l
     sizes = ((1.0, 70, 96), (0.2, 5001, 96), (1.0, 70, 5001))
     normal = (scale * torch.randn(*size, generator=generator) for scale, *size in sizes)
     hidden, weight, logits = (values.to(device, dtype).requires_grad_() for values in normal)
-    tokens, none = torch.arange(70, device=device), torch.empty(70, 0, dtype=torch.long, device=device)
+    tokens = torch.linspace(0, 5000, 70, device=device).long()  # in every block of the vocabulary
+    none = torch.empty(70, 0, dtype=torch.long, device=device)
     results = []
     for given, projection in ((hidden, weight), (logits, None)):
         columns = _Statistics.apply(given, projection, tokens, none, none.float(), 1.0, True, kernels)

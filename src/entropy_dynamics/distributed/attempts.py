@@ -6,6 +6,7 @@ import socket
 import sys
 from contextlib import suppress
 from datetime import datetime
+from itertools import count
 from pathlib import Path
 
 _BEGAN = re.compile(r"note: SLURM job \w+ on \S+, from (\S+)")
@@ -22,8 +23,14 @@ def begin_attempt() -> None:
         _mark(log).unlink(missing_ok=True)
     if job is None or log is None:
         return
-    with suppress(OSError):  # a file system without links
-        os.link(log, f"{log}.{1 + len(list(log.parent.glob(f'{log.name}.*[0-9]')))}")
+    for number in count(1):
+        try:
+            os.link(log, f"{log}.{number}")
+        except FileExistsError:
+            continue
+        except OSError:  # a file system without links
+            pass
+        break
     began = datetime.now().astimezone().isoformat(timespec="seconds")
     print(f"note: SLURM job {job} on {socket.gethostname()}, from {began}", file=sys.stderr, flush=True)
 

@@ -4,7 +4,8 @@
     loss = mean_i max(-s_i A_i, -clip(s_i, 1 - clip_low, 1 + clip_high) A_i)
 
 Computed in the paper's token form (eq. 13-17), with s_i = sg[s_i] p_t / sg[p_t] on token t: the same if all tokens of a
-response share one A, and also defined if they do not (PPO's critic). The mean over sequences is `loss_scope`.
+response share one A, and also defined if they do not (PPO's critic). `loss_scope: per_sequence` is the mean over
+sequences.
 
 Source: the paper (bounds, four updates) and verl (b178a3c), verl/trainer/ppo/core_algos.py:1254
 (compute_policy_loss_gspo); there is no official code.

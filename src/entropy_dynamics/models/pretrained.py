@@ -74,7 +74,7 @@ def _download(model: ModelConfig, directory: Path, patterns: list[str]) -> None:
             ignore_patterns="*/*",  # some repositories have a second copy of the weights in a subfolder
         )
     except Exception as error:  # network, Hub and disk errors have many classes
-        reason = " ".join(str(error).split())
+        reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(
             f"{model.pretrained} at {model.revision[:8]} cannot be downloaded from the Hugging Face Hub ({reason}); "
             "rerunning downloads only what is missing, and model.path can name a directory with the model"
@@ -170,7 +170,7 @@ def _convert_gguf(file: Path, directory: Path) -> None:
         tokenizer = AutoTokenizer.from_pretrained(file.parent, **read)
         model = AutoModelForCausalLM.from_pretrained(file.parent, dtype=torch.float32, **read)
     except Exception as error:  # many classes: an unknown architecture or quantization, a damaged file, no package gguf
-        reason = " ".join(str(error).split())
+        reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(f"{file}: transformers cannot read it ({reason}); GGUF needs the extra 'gguf'") from error
     del model.config.quantization_config  # describes the file; the weights are dequantized
     save_policy(model, tokenizer, directory)

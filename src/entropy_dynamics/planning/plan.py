@@ -286,7 +286,7 @@ def _runs(config: Config, target: str | None) -> tuple[list[Run], list[Run]]:
     """
     seeds, experiments = dict(config.seeds), Path(config.experiments_folder)
     names = (None if target else config.experiments) or known_experiments(experiments)
-    needed = [load_experiment(name, config.scale, seeds) for name in names]
+    needed = [load_experiment(name, config.scale, seeds, experiments) for name in names]
     if target or config.experiments is None:
         needed = [experiment for experiment in needed if experiment.spec.target == target]
     if unknown := [run.model for experiment in needed for run in experiment.runs if run.model not in config.models]:
@@ -295,7 +295,7 @@ def _runs(config: Config, target: str | None) -> tuple[list[Run], list[Run]]:
             "list in `experiments` only those that do not"
         )
     if target in ("field", "controls") or (target is None and config.experiments is None):
-        needed += load_claims(config.scale, seeds, folder=target)
+        needed += load_claims(config.scale, seeds, experiments, folder=target)
     trained, evaluated = {}, {}
     for item in needed:
         runs = item.runs if isinstance(item, Experiment) else item.all_runs()

@@ -30,8 +30,10 @@ def publish(results: Results, folder: Path, doi: str | None = None) -> list[Path
     license_text = distribution("entropy-dynamics").read_text("licenses/LICENSE")
     if license_text is None:
         raise UserError("the installed package has no license file; install it again: pip install -e .")
-    if folder.exists() and any(folder.iterdir()):
-        raise UserError(f"{folder} is not empty; name a new folder")
+    if folder.resolve().is_relative_to(results.root.resolve()):
+        raise UserError(f"{folder} is in the results, {results.root}; name a folder outside")
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise UserError(f"{folder} is not an empty folder; name a new one")
     with written_whole(folder.resolve()) as temporary:
         temporary.mkdir()
         rows = write_data(results, temporary)

@@ -153,7 +153,8 @@ def _published(folder: Path, name: str, *columns: str) -> pd.DataFrame:
         if column in ("model", "method", "dataset"):
             valid, wanted = frame[column].astype(str).str.fullmatch(NAME), "names"
         else:
-            valid, wanted = frame[column].between(0, np.inf, inclusive="left"), "numbers of 0 or more"
+            numbers = pd.to_numeric(frame[column], errors="coerce")
+            valid, wanted = numbers.between(0, np.inf, inclusive="left"), "numbers of 0 or more"
         if not valid.all():
             raise UserError(f"{path}: {column} should have {wanted}; get it again")
     if frame.duplicated([*KEYS, *columns[:3]]).any():
@@ -190,7 +191,9 @@ def _stack(path: Path, files: Sequence[File]) -> int:
     options = {"compression": "zstd", "write_page_checksum": True}
     with written_whole(path) as whole, pq.ParquetWriter(whole, schema, **options) as writer:
         for of_method in chain([first], tables):
-            writer.write_table(pa.concat_tables([schema.empty_table(), of_method], promote_options="permissive"))
+            writer.write_table(
+                pa.concat_tables([schema.empty_table(), of_method], promote_options="permissive").cast(schema)
+            )
             rows += len(of_method)
     return rows
 

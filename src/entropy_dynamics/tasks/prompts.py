@@ -42,7 +42,7 @@ def render_prompt(
     try:
         template = tokenizer.get_chat_template()
         if unknown := [key for key in variables if not re.search(rf"\b{re.escape(key)}\b", template)]:
-            raise ValueError(f"it has no variable {unknown[0]!r}, which model.chat_template_kwargs sets")
+            raise ValueError(f"it has no variable {unknown[0]!r}, a key of model.chat_template_kwargs")
         text = tokenizer.apply_chat_template(messages, chat_template=template, **settings, **variables)
         for message in messages[1:] if template == TOY_TEMPLATE else messages:
             if message["content"].strip() not in text:

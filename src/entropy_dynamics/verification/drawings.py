@@ -57,7 +57,7 @@ class Drawings:
             self.findings.add("modified", path, "other pictures are as redrawn here, this one is not")
         if unsure:
             fact = "its numbers are as redrawn, its bytes are not: edited, or drawn by another matplotlib"
-            self.findings.add("not checked", min(unsure), f"{fact}; {len(unsure)} such files")
+            self.findings.add("not checked", min(unsure), f"{fact} ({len(unsure)} files)")
 
     def _experiment(self, file: Path) -> None:
         experiment = self.results.experiment(file.stem)

@@ -36,7 +36,8 @@ class SeedsConfig(Section):
     @model_validator(mode="after")
     def _pilots_stay_apart(self) -> Self:
         if self.first < FIRST_PILOT_SEED + self.pilot and self.first + max(self.tables, self.extras) > FIRST_PILOT_SEED:
-            raise ValueError(f"first is {self.first}; its seeds should not be pilots, {FIRST_PILOT_SEED} and above")
+            last = FIRST_PILOT_SEED + self.pilot - 1
+            raise ValueError(f"first is {self.first}; its seeds should not be pilots, {FIRST_PILOT_SEED} to {last}")
         return self
 
 

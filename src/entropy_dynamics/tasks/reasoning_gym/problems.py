@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Collection, Iterator
+from dataclasses import fields
 from itertools import cycle, islice
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from entropy_dynamics.errors import UserError
+from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.sections import Section
 from entropy_dynamics.tasks import GeneratedSet, Problem
 
@@ -16,9 +17,21 @@ PATIENCE = 1000  # items in a row without a new problem before giving up
 
 
 def dataset(generator: str, options: dict[str, Any], seed: int) -> Any:
-    """The data set of a generator. Raises ValueError for an unknown generator or option, or for a bad value."""
-    import reasoning_gym
+    """The data set of a generator.
 
+    Raises ValueError for an unknown generator or option, for a bad value, or if Reasoning Gym is not installed.
+    """
+    try:
+        import reasoning_gym
+        from reasoning_gym.factory import DATASETS
+    except ModuleNotFoundError:
+        raise ValueError("Reasoning Gym is missing: pip install 'entropy-dynamics[reasoning-gym]'") from None
+    if generator not in DATASETS:
+        raise ValueError(f"unknown generator {generator!r}{nearest(generator, DATASETS)}")
+    known = {field.name for field in fields(DATASETS[generator][1])} - {"seed", "size"}
+    for option in options:
+        if option not in known:
+            raise ValueError(f"{generator} has no option {option!r}{nearest(option, known)}")
     try:
         return reasoning_gym.create_dataset(generator, seed=seed, size=ITEMS, **options)
     except Exception as error:  # its configs check themselves by assertions, without a common class
