@@ -155,7 +155,10 @@ def load_claims(
 def _swept(spec: SweepTrend, scale: str, seeds: Seeds, experiments: Path, where: str) -> Methods:
     """{'clip_b@mu=1.2': 'extras', ...}: the values of the sweep at this scale, ascending."""
     [(swept, group)] = spec.runs.items()
-    runs = load_experiment(spec.sweep, scale, seeds, experiments).runs
+    try:
+        runs = load_experiment(spec.sweep, scale, seeds, experiments).runs
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
     methods = {run.method for run in runs if run.method.startswith(f"{swept}=")}
     if not methods:
         raise UserError(f"{where}: {spec.sweep} has no runs {swept}=...")
