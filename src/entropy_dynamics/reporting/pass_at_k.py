@@ -34,7 +34,7 @@ def draw_pass_curves(experiment: Experiment[PassSpec], results: Results) -> tupl
             if row is rows[-1]:
                 ax.set_xlabel("k", labelpad=1)
     entries = {style.pretty(results.method_label(method)): styles[method] for method in methods}
-    style.add_legend(figure, entries, len(methods), **style.LINE_LEGEND)
+    style.add_legend(figure, entries, min(len(methods), 4), **style.LINE_LEGEND)
     note = f"unbiased Pass@k from K samples per problem; shading: {style.intervals(experiment)}"
     style.add_footer(figure, [*style.what_ran(experiment, results), note])
     return figure, frame
