@@ -13,7 +13,7 @@ from entropy_dynamics.models.storage import save_policy
 from entropy_dynamics.reporting.report import _gate
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.stages import pass_rates
-from entropy_dynamics.stages.gate import measure_gate
+from entropy_dynamics.stages.gate import ADVICE, measure_gate
 from entropy_dynamics.stages.pass_rates import measure_pass_rates
 from entropy_dynamics.tasks.files import write_problems
 from mistakes import mistake
@@ -59,8 +59,8 @@ def test_every_quantity_is_as_defined():
     assert measure_gate(SAMPLES) == pytest.approx(MEASURED)
 
 
-def test_every_bound_of_the_config_has_its_quantity():
-    assert set(load_config("laptop", configs=ROOT / "configs").gate.model_dump()) == set(MEASURED)
+def test_every_bound_of_the_config_has_its_quantity_and_its_advice():
+    assert set(load_config("laptop", configs=ROOT / "configs").gate.model_dump()) == set(MEASURED) == set(ADVICE)
 
 
 def test_without_bounds_it_is_only_recorded(stage):
@@ -75,9 +75,9 @@ def test_without_bounds_it_is_only_recorded(stage):
 @pytest.mark.parametrize(
     ("bound", "fault"),
     [
-        ("pass_rate=[0.0,0.2]", "pass_rate is 0.25, above 0.2: change data.train, "),
-        ("entropy=[0.3,null]", "entropy is 0.25, below 0.3: change "),
-        ("formatted=[0.8,null]", "formatted is 0.25, below 0.8: change "),
+        ("pass_rate=[0.0,0.2]", "pass_rate is 0.25, above 0.2: try harder problems in data.train"),
+        ("entropy=[0.3,null]", "entropy is 0.25, below 0.3: try a smaller cold_start.steps"),
+        ("formatted=[0.8,null]", "formatted is 0.25, below 0.8: try a larger cold_start.steps"),
     ],
 )
 def test_outside_a_bound_it_stops_with_what_would_be_changed(stage, bound, fault):

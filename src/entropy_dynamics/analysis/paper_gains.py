@@ -71,27 +71,20 @@ def judge_gains(gains: PaperGains, paper: PaperValues, test: str) -> Iterator[di
     for model, method, dataset, metric in product(gains.models, gains.methods, gains.evaluations, METRICS):
         sides = (method, gains.against)
         scores = [_score(paper, model, side, dataset, metric, gains.evaluations) for side in sides]
-        ours, theirs = scores
-        if ours is None or theirs is None:
-            side = sides[scores.index(None)]
-            raise UserError(f"claims.yaml: paper: paper_values.yaml has no {metric} of {model} {side} on {dataset}")
-        interval, score = (
-            _weighted_sum((ours, theirs), (1, -1)),
-            f"{METRICS[metric]}@{gains.evaluations[dataset].samples}",
-        )
-        yield (
-            Finding(interval)
-            .decide(0, inf)
-            .entry(
-                id=f"paper_{model}_{method}_{dataset}_{metric}",
-                statement=f"{method} on {model} gains {interval.value:+.2f} points over {gains.against} in "
-                f"{score} on {dataset.upper()}, more than sampling noise.",
-                place=gains.place,
-                subject="paper",
-                unit="points",
-                claimed="above 0",
-                test=test,
-            )
+        if missing := [side for side, score in zip(sides, scores, strict=True) if score is None]:
+            of = f"{model} {missing[0]} on {dataset}"
+            raise UserError(f"claims.yaml: paper: paper_values.yaml has no {metric} of {of}")
+        finding = Finding(_weighted_sum(filter(None, scores), (1, -1)))
+        score = f"{METRICS[metric]}@{gains.evaluations[dataset].samples}"
+        yield finding.decide(0, inf).entry(
+            id=f"paper_{model}_{method}_{dataset}_{metric}",
+            statement=f"{method} on {model} gains {finding.interval.value:+.2f} points over {gains.against} in "
+            f"{score} on {dataset.upper()}, more than sampling noise.",
+            place=gains.place,
+            subject="paper",
+            unit="points",
+            claimed="above 0",
+            test=test,
         )
 
 

@@ -25,5 +25,5 @@ def paper_reward(grade: Grade) -> float:
 
 REWARDS: dict[str, Callable[[Grade], float]] = {
     "paper": paper_reward,
-    "binary": lambda grade: float(grade.correct),  # of the released configuration
+    "binary": lambda grade: float(grade.correct),  # as in the released code
 }
