@@ -69,7 +69,7 @@ def test_each_path_at_its_own_best_point(tmp_path):
     "changes", [{"models": [MODEL, OTHER]}, {"problems": "easy"}, {"runs": {"clip_b": "tables", "clip_v": "tables"}}]
 )
 def test_a_claim_that_has_no_point_is_refused(tmp_path, changes):
-    with pytest.raises(UserError, match="matched_avg one method; temperature is 'matched_avg'"):
+    with pytest.raises(UserError, match="temperature matched_avg takes one model, all problems and one method"):
         finding(CLAIM | changes, tmp_path)
 
 

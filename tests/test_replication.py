@@ -179,7 +179,7 @@ def test_a_run_beside_itself_is_called_that(compare):
 @pytest.mark.parametrize(
     ("first", "message"),
     [
-        ({}, "claims.json: is {}; it should be a valid list"),
+        ({}, "claims.json: the content is {}; it should be a valid list"),
         ([claim("a", "hold", 1)], "claims.json: [0].verdict is 'hold'; it should be 'holds', 'does not hold' or"),
         ([claim("a", "holds", float("nan"))], "claims.json: [0].effect is nan; it should be a finite number"),
         ([], "nothing to compare, as no claim has an interval"),
