@@ -13,6 +13,7 @@ import pandas as pd
 import torch
 
 from entropy_dynamics.config import RunConfig, load_config
+from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.models.storage import load_policy
 from entropy_dynamics.results.files import write_json
 from entropy_dynamics.results.layout import Layout
@@ -20,7 +21,7 @@ from entropy_dynamics.results.provenance import hardware
 from entropy_dynamics.sampling.native import NativeSampler
 from entropy_dynamics.stages.common import make_grader, make_prompts
 from entropy_dynamics.tasks.files import load_problems
-from entropy_dynamics.training.policy import Policy
+from entropy_dynamics.training.modules import load_trained_policy
 from entropy_dynamics.training.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -55,23 +56,23 @@ def make_trainer(
     overrides: Sequence[str] = (),
     *,
     seed: int = 0,
-    policy: Path | None = None,
+    directory: Path | None = None,
 ) -> Trainer:
     """A trainer of the scale's base model, or of another policy, without measurements of the entropy change."""
     config = load_config(scale, model_name, method, [*overrides, "training.entropy_change_every=0"])
-    model, tokenizer = load_policy(policy or layout.model(model_name, seed))
+    directory = directory or layout.model(model_name, seed)
+    model, tokenizer = load_policy(directory)
     rates = pd.read_parquet(layout.pass_rates(seed))
     kept = set(rates["problem_id"][config.pass_rates.keeps(rates["rate"])])
     problems = [problem for problem in load_problems(layout.problems("train")) if problem.id in kept]
+    policy = load_trained_policy(directory, config.training, Ranks(), model)
+    sampler = NativeSampler(model, end_tokens=[tokenizer.eos_token_id], batch_size=config.sampling.batch_size)
+    sampler.precision = policy.precision
     return Trainer(
         config.training,
-        policy=Policy(model),
+        policy=policy,
         method=config.method.build(),
-        sampler=NativeSampler(
-            model,
-            end_tokens=[tokenizer.eos_token_id],
-            batch_size=config.sampling.batch_size,
-        ),
+        sampler=sampler,
         grade=make_grader(tokenizer, problems),
         prompts=make_prompts(config, tokenizer, problems),
         temperature=config.sampling.temperature,
@@ -81,14 +82,14 @@ def make_trainer(
 
 
 def trl_settings(config: RunConfig, folder: Path | str, **more: Any) -> "GRPOConfig":
-    """Settings for TRL's trainer, in fp32 on a CPU, with which it does what ours does with `config`, and `more`."""
+    """Settings for TRL's trainer on a CPU, with which it does what ours does with `config`, and `more`."""
     from trl import GRPOConfig
 
     training, optimizer, method = config.training, config.training.optimizer, config.method.build()
     return GRPOConfig(
         output_dir=str(folder),
         use_cpu=True,
-        bf16=False,
+        bf16=training.precision == "bfloat16",
         gradient_checkpointing=False,
         use_vllm=False,
         shuffle_dataset=False,

@@ -1,9 +1,10 @@
-"""A full GRPO step (rollouts, rewards, update) against TRL's GRPOTrainer, on one toy model and the same prompts.
+"""A full GRPO step (rollouts, rewards, update) against TRL's GRPOTrainer, on one base model and the same prompts.
 
 Both start from the same model and see the same prompts in the same order, with the same group size, response length,
-temperature, learning rate, reward and loss (token mean, no KL term), in fp32 and one optimizer step per batch. They
-take turns step by step in one process, so that a drift of the machine's speed affects both alike; seconds are medians
-after the first steps. Rollouts are drawn from different random numbers, so the curves agree as two seeds of one run do.
+temperature, learning rate, reward and loss (token mean, no KL term), and take one optimizer step per batch. Both are
+in fp32, or in bf16 with `--set training.precision=bfloat16`. They take turns step by step in one process, so that a
+drift of the machine's speed affects both alike; seconds are medians after the first steps. Rollouts are drawn from
+different random numbers, so the curves agree as two seeds of one run do.
 """
 
 import argparse
@@ -36,17 +37,19 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--warm-up", type=int, default=3, help="steps that are not timed")
+    parser.add_argument("--base-seed", type=int, default=0, help="whose base model and pass rates both sides take")
+    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE")
     options = parser.parse_args()
     logging.getLogger("transformers").setLevel(logging.ERROR)
 
-    config = load_config(options.scale, options.model, "grpo")
+    config = load_config(options.scale, options.model, "grpo", options.set)
     torch.set_num_threads(config.threads)
     layout = Layout.of(options.scale, options.results)
     curves = []
     for seed in range(options.seeds):
-        ours = make_trainer(options.scale, options.model, "grpo", layout)
+        ours = make_trainer(options.scale, options.model, "grpo", layout, options.set, seed=options.base_seed)
         ours.seed = seed
-        model, tokenizer = load_policy(layout.model(options.model, 0))
+        model, tokenizer = load_policy(layout.model(options.model, options.base_seed))
         turns = Turns(ours)
         with tempfile.TemporaryDirectory() as directory:
             trl = make_trl_trainer(config, model, tokenizer, ours, options.steps, seed, directory)
@@ -55,7 +58,7 @@ def main() -> None:
             trl.train()
         rollouts = config.training.prompts_per_step * config.training.group_size
         curves.append({"ours": turns.rows, "trl": trl_rows(trl.state.log_history, turns.seconds, rollouts)})
-    what = f"a full GRPO step against TRL's, scale {options.scale}, toy model of {options.model}"
+    what = f"a full GRPO step against TRL's, scale {options.scale}, base model of {options.model}"
     write_record(options.out, what, **summary(options, config, curves))
 
 
@@ -150,6 +153,7 @@ def summary(options: argparse.Namespace, config: RunConfig, curves: list[dict[st
 
     return {
         "trl": importlib.metadata.version("trl"),
+        "settings": options.set,
         "prompts": config.training.prompts_per_step,
         "group_size": config.training.group_size,
         "max_new_tokens": config.sampling.max_new_tokens,

@@ -45,7 +45,8 @@ def main() -> None:
         return sum(len(rollout.token_ids) for rollout in rollouts)
 
     def generate(prompts: Sequence[Prompt], turn: int) -> int:
-        inputs = tokenizer.pad({"input_ids": [list(prompt.token_ids) for prompt in prompts]}, return_tensors="pt")
+        batch = {"input_ids": [list(prompt.token_ids) for prompt in prompts]}
+        inputs = tokenizer.pad(batch, padding_side="left", return_tensors="pt")
         sequences = trainer.policy.model.generate(
             input_ids=inputs["input_ids"],
             attention_mask=inputs["attention_mask"],

@@ -159,7 +159,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     layout = Layout.of(options.scale, options.results)
-    trainer = make_trainer(options.scale, options.model, "grpo", layout, seed=options.seed, policy=options.policy)
+    trainer = make_trainer(options.scale, options.model, "grpo", layout, seed=options.seed, directory=options.policy)
     configs = {name: load_config(options.scale, options.model, name).method for name in MASKS}
     methods = {name: config.build() for name, config in configs.items()}
     last = options.batches
