@@ -83,9 +83,9 @@ def _draw_greedy(ax: Axes, rows: pd.DataFrame, methods: list[str], styles: dict[
     ax.set_title("greedy", fontsize=6.5, pad=3)
     ax.set_xticks([])
     ax.set_xlim(-1, len(methods))
-    for place, row in enumerate(rows.set_index("method").reindex(methods).itertuples()):
-        ends = [[row.avg - row.avg_low], [row.avg_high - row.avg]]
-        ax.errorbar([place], [row.avg], ends, elinewidth=0.6, **styles[row.Index] | {"linestyle": ""})
+    for place, method in enumerate(methods):
+        row, look = rows[rows["method"] == method], styles[method] | {"linestyle": ""}
+        ax.errorbar([place] * len(row), row["avg"], style.error_bars(row, "avg", "avg_"), elinewidth=0.6, **look)
 
 
 def _draw_sampled(ax: Axes, rows: pd.DataFrame, styles: dict[str, style.Look], baseline: str) -> None:

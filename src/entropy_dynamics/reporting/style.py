@@ -84,10 +84,7 @@ BARS: list[Look] = [{"color": "0.35"}, {"color": "#8EC1DF", "hatch": "////", "ed
 
 def pretty(label: str) -> str:
     """Typeset 'Clip_B (mu 1.2)' or 'S_c: 1/sqrt(N)' as in the paper, in mathtext; formulas are left unchanged."""
-    return "".join(part if part[:1] == "$" else _pretty(part) for part in re.split(r"(\$[^$]*\$)", label))
-
-
-def _pretty(text: str) -> str:
+    parts = re.split(r"(\$[^$]*\$)", label)  # every second one is a formula
     for plain, set_by_the_paper in (
         (r"Clip_([BV])\b", r"Clip$_\\mathcal{\1}$"),
         (r"\bmu\b", r"$\\mu$"),
@@ -96,8 +93,8 @@ def _pretty(text: str) -> str:
         (r"\b1e(-?\d+)\b", r"$10^{\1}$"),
         (r"(?<!\w)-(?=Cov|η)", "−"),
     ):
-        text = re.sub(plain, set_by_the_paper, text)
-    return text
+        parts[::2] = [re.sub(plain, set_by_the_paper, text) for text in parts[::2]]
+    return "".join(parts)
 
 
 def cycle(place: int) -> Look:
