@@ -152,10 +152,10 @@ def error_bars(rows: pd.DataFrame, column: str, ends: str = "") -> np.ndarray:
     return np.array([value - low, high - value])
 
 
-def add_legend(figure: Figure, entries: Mapping[str, Look], columns: int, **options: Any) -> None:
-    """Add a legend above the panels: an entry's label -> its look."""
+def add_legend(to: Figure | Axes, entries: Mapping[str, Look], columns: int, **options: Any) -> None:
+    """Add a legend: an entry's label -> its look. Without a position among the options, it is above all panels."""
     handles = [Line2D([], [], label=label, **look) for label, look in entries.items()]
-    figure.legend(handles=handles, loc="outside upper center", ncols=columns, **options)
+    to.legend(handles=handles, ncols=columns, **{"loc": "outside upper center"} | options)
 
 
 def label_claims(ax: Axes, labels: Sequence[str], size: float) -> None:
