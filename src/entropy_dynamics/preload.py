@@ -30,7 +30,7 @@ from entropy_dynamics.distributed.launch import end_with_parent
 from entropy_dynamics.errors import UserError
 
 PACKAGE = Path(__file__).parent
-DRAWING = ("draw", "claims", "field", "report")
+DRAWING = ("draw", "claims", "field", "controls", "report")
 SINGLE_THREADED = {"OMP_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}  # torch's, pyarrow's
 STAGES = ("evaluate", "model", "pass_rates", "problems", "theory", "train")
 

@@ -135,7 +135,7 @@ class LogHandler(LogHandlerBase):
                 start=time.time(),
                 remote=self.remote and not record.local,
             )
-            self.concurrent = max(self.concurrent, len(self._begun()))
+            self.concurrent = max(self.concurrent, self._begun())
         elif event == LogEvent.JOB_FINISHED and record.job_id in self.running:
             self._finished(self.running.pop(record.job_id))
         elif event in (LogEvent.JOB_ERROR, LogEvent.GROUP_ERROR, LogEvent.ERROR) or record.levelno >= logging.WARNING:
@@ -162,8 +162,9 @@ class LogHandler(LogHandlerBase):
         if self.results:
             parts.append(f"{self.results - self._results_left()}/{self.results} tables and figures")
         if self.remote:
-            self.concurrent = max(self.concurrent, 1 + len(self._begun()))
-            parts.append(f"{len(self._begun())} running, {len(self.running) - len(self._begun())} pending")
+            begun = self._begun()
+            self.concurrent = max(self.concurrent, 1 + begun)
+            parts.append(f"{begun} running, {len(self.running) - begun} pending")
         _print("  ".join([*parts, self._time_left()]))
         if not self.page_over and (job.rule in expected.results or time.time() - self.page_time >= PAGE_SECONDS):
             self.page_is_old = True
@@ -198,8 +199,8 @@ class LogHandler(LogHandlerBase):
         self.page = None
         super().close()
 
-    def _begun(self) -> list[float]:
-        return [begun for job in self.running.values() if (begun := job.begun) is not None]
+    def _begun(self) -> int:
+        return sum(job.begun is not None for job in self.running.values())
 
     def _record(self, job: Job, seconds: float) -> None:
         """Append a line to the record, with the processor time of jobs and of Snakemake since the previous line."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float
+from scipy.special import entr, log_softmax, softmax
 
 from entropy_dynamics.results.files import written_whole
 
@@ -147,16 +148,11 @@ def _reductions(batch: dict[str, np.ndarray]) -> dict[str, Positions]:
 
 def _entropies(batch: dict[str, np.ndarray], temperature: float, before: int) -> Positions:
     """Entropy of the distribution `before` positions before each token, nats; 1 is the one it was sampled from."""
-    logp = _log_softmax(batch["logits"], temperature)
-    return np.roll(-(np.exp(logp) * logp).sum(axis=-1), before, axis=1)
+    probabilities = softmax(batch["logits"].astype(np.float64) / temperature, axis=-1)
+    return np.roll(entr(probabilities).sum(axis=-1), before, axis=1)
 
 
 def _surprisals(batch: dict[str, np.ndarray], temperature: float, before: int) -> Positions:
     """-log p of each token under the distribution `before` positions before it, nats."""
-    logp = np.roll(_log_softmax(batch["logits"], temperature), before, axis=1)
-    return -np.take_along_axis(logp, batch["input_ids"][..., None], axis=-1)[..., 0]
-
-
-def _log_softmax(logits: np.ndarray, temperature: float) -> np.ndarray:
-    scaled = logits.astype(np.float64) / temperature
-    return scaled - np.logaddexp.reduce(scaled, axis=-1, keepdims=True)
+    logp = log_softmax(batch["logits"].astype(np.float64) / temperature, axis=-1)
+    return -np.take_along_axis(np.roll(logp, before, axis=1), batch["input_ids"][..., None], axis=-1)[..., 0]

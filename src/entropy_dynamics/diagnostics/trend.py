@@ -14,8 +14,7 @@ STRONGEST = 0.95  # lag-1 autocorrelation of the noise; stronger noise would pas
 def monotone_fit(series: Float[np.ndarray, " step"]) -> Float[np.ndarray, " step"]:
     """The closest series that only rises, or only falls if the last tenth of the steps is below the first."""
     tenth = max(1, len(series) // 10)
-    fitted: np.ndarray = isotonic_regression(series, increasing=series[-tenth:].mean() > series[:tenth].mean()).x
-    return fitted
+    return isotonic_regression(series, increasing=series[-tenth:].mean() > series[:tenth].mean()).x
 
 
 def trend_p(values: Float[np.ndarray, " step"]) -> float:

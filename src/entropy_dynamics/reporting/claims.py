@@ -75,13 +75,12 @@ def write_field(results: Results, folder: str = "field") -> list[Path]:
     papers, tests = read_field(results.folder, folder), read_claims(results.folder).tests
     claims = load_claims(results.scale, results.seeds, results.folder, folder=folder)
     models, entries = _judged(claims, results, tests)
-    of = {spec.id: paper.paper for paper in papers.values() for spec in paper.claims}
-    for entry in entries:
-        entry["paper"] = of[entry["id"]]
-    sections = []
+    by_id, sections = {entry["id"]: entry for entry in entries}, []
     for paper in papers.values():
-        cells = [_cells(entry) for entry in entries if entry["paper"] == paper.paper]
-        sections.append({"paper": paper.paper, "claims": cells, "untested": paper.untested})
+        own = [by_id[spec.id] for spec in paper.claims]
+        for entry in own:
+            entry["paper"] = paper.paper
+        sections.append({"paper": paper.paper, "claims": list(map(_cells, own)), "untested": paper.untested})
     json, md = (results.layout.judged(folder, suffix) for suffix in ("json", "md"))
     write_json(json, entries)
     used = {name: tests[name] for name in dict.fromkeys(claim.spec.test for claim in claims)}

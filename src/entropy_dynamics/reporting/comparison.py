@@ -10,12 +10,12 @@ from matplotlib.figure import Figure
 from entropy_dynamics.analysis.claims_json import verdicts_of
 from entropy_dynamics.analysis.replication import Replicate, replicates
 from entropy_dynamics.analysis.statistics import Interval
-from entropy_dynamics.reporting.style import OWN, RC, VERDICT_LOOKS, WIDTH, Look, add_legend, cycle, label_claims, save
+from entropy_dynamics.reporting.style import OWN, RC, VERDICT_LOOKS, WIDTH, add_legend, cycle, label_claims, save
 from entropy_dynamics.reporting.templates import fill
 
 SHOWN = 6  # maximum number of differing claims that are listed
 UNITS = 2  # and of units, the most frequent
-RUNS = [cycle(OWN), cycle(OWN + 1)]  # looks not used for any method or verdict
+RUNS = [cycle(OWN + run) | {"linestyle": "", "markersize": 3} for run in (0, 1)]  # not used for a method or verdict
 TINY = 1e-9  # minimum half-width, as an interval may have none after rounding
 
 
@@ -41,10 +41,11 @@ def write_comparison(first: Path, second: Path, table: bool = False) -> str:
     labels = {id: entry["label"] or id for id, entry in verdicts_of(first).items()}
     named = [f"{labels[claim.id]} ({' → '.join(claim.verdicts)})" for claim in changed]
     named += [f"{labels[claim.id]} (effect)" for claim in apart if claim not in changed]
-    lines = [
-        f"Effects:  {effects}; expected: about 97%",
-        f"Power:    {_power(compared)}",
-        *_shared(compared),
+    lines = [f"Effects:  {effects}; expected: about 97%", f"Power:    {_power(compared)}"]
+    if (most := max(compared, key=lambda claim: claim.shared)).shared:
+        same = f"up to {most.shared} are in both runs, so these are not independent: estimates correlate at"
+        lines.append(f"Seeds:    {same} {most.correlation:.2f}, which the intervals and the power use")
+    lines += [
         f"Verdicts: {verdicts}; expected by chance: {expected}{more}",
         f"Differ:   {', '.join(named[:SHOWN]) or 'none'}"
         f"{f' and {len(named) - SHOWN} more (--table)' if named[SHOWN:] else ''}",
@@ -65,15 +66,6 @@ def _power(claims: list[Replicate]) -> str:
     size = ", ".join(medians) or "unknown size"
     had = f"{at} would agree had the second run found the threshold, {opposite} had it found the opposite sign"
     return f"90% for a difference of {size}; {had}"
-
-
-def _shared(claims: list[Replicate]) -> list[str]:
-    """A line for runs that share seeds."""
-    most = max(claims, key=lambda claim: claim.shared)
-    if not most.shared:
-        return []
-    same = f"up to {most.shared} are in both runs, so these are not independent: estimates correlate at"
-    return [f"Seeds:    {same} {most.correlation:.2f}, which the intervals and the power use"]
 
 
 def _row(claim: Replicate) -> list[str]:
@@ -109,7 +101,7 @@ def draw_comparison(first: Path, second: Path, target: Path) -> None:
             for place, (effect, look) in enumerate(zip(claim.effects, RUNS, strict=True)):
                 value, low, high = ((end - zero) / unit for end in (effect.value, effect.low, effect.high))
                 ends = [[value - low], [high - value]]
-                ax.errorbar(value, row + 0.3 * (place - 0.5), xerr=ends, elinewidth=0.8, **_mark(look))
+                ax.errorbar(value, row + 0.3 * (place - 0.5), xerr=ends, elinewidth=0.8, **look)
             numbers = " → ".join(f"{effect.value:.2g}" for effect in claim.effects).replace("-", "−")
             ax.text(1.02, row, numbers, transform=ax.get_yaxis_transform(), va="center", fontsize=5.5)
         label_claims(ax, [labels[claim.id] for claim in claims], 5.5)
@@ -117,7 +109,7 @@ def draw_comparison(first: Path, second: Path, target: Path) -> None:
             tick.set_color("black" if claim.agrees else VERDICT_LOOKS["does not hold"]["color"])
         ax.set_xlim(min(ax.get_xlim()[0], -2), max(ax.get_xlim()[1], 2))
         ax.set_xlabel("difference between the runs\n(1: edge of its 95% interval)", fontsize=6)
-        add_legend(figure, {str(first): _mark(RUNS[0]), str(second): _mark(RUNS[1])}, 2, handlelength=1)
+        add_legend(figure, dict(zip(map(str, (first, second)), RUNS, strict=True)), 2, handlelength=1)
         save(figure, "Two runs side by side", target)
 
 
@@ -129,7 +121,3 @@ def _agreement(claim: Replicate) -> float:
 
 def _half_width(claim: Replicate) -> float:
     return max((claim.difference.high - claim.difference.low) / 2, TINY)
-
-
-def _mark(look: Look) -> Look:
-    return {"color": look["color"], "marker": look["marker"], "markersize": 3, "linestyle": ""}

@@ -1,12 +1,12 @@
 """Figures of training curves: a grid of panels, one line per method and column."""
 
+from collections.abc import Collection
 from itertools import chain
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullFormatter
 from matplotlib.transforms import ScaledTranslation
 
@@ -33,17 +33,15 @@ def draw_curves(experiment: Experiment[CurvesSpec], results: Results) -> tuple[F
         ax.remove()
     baseline = style.pretty(results.label(experiment.spec, experiment.spec.baseline))
     styles = _styles(experiment, results, lines, labels)
-    legends = []
+    legends: list[dict[str, style.Look]] = []
     plain: style.Look = {"marker": ""} if any(panel.points for panel in panels) else {}  # markers are the points
     for first in range(columns):  # the panels of a column share their legend
         below = range(first, len(panels), columns)
         shown = sorted(dict.fromkeys(label for i in below for label in labels[i]), key=lambda label: label != baseline)
-        handles = [
-            Line2D([], [], label=text, **styles[label] | plain)
-            for label, text in zip(shown, _without_method(shown, baseline), strict=True)
-        ]
+        texts = _without_method(shown, baseline)
+        entries = {text: styles[label] | plain for label, text in zip(shown, texts, strict=True)}
         if plain:
-            handles.append(Line2D([], [], color="0.4", marker="o", linestyle="", label="validation problems"))
+            entries["validation problems"] = {"color": "0.4", "marker": "o", "linestyle": ""}
         for i in below:
             ax = axes.flat[i]
             _draw_lines(ax, panels[i], lines[i], [styles[label] | plain for label in labels[i]])
@@ -54,17 +52,18 @@ def draw_curves(experiment: Experiment[CurvesSpec], results: Results) -> tuple[F
             levels = [column(name).factor * results.paper.levels[name].value for name in known]
             _set_axes(ax, panels[i], lines[i], levels)
             look = {"color": "0.3", "linewidth": 0.9, "linestyle": (0, (1, 1))}
-            handles += [ax.axhline(level, label=f"paper: about {level:g}", **look) for level in levels]
+            for level in levels:
+                ax.axhline(level, **look)
+                entries[f"paper: about {level:g}"] = look
             if i == below[-1] or panels[i].x != panels[i + columns].x:
                 ax.set_xlabel(column(panels[i].x).axis)
-        legends.append(list({handle.get_label(): handle for handle in handles}.values()))
+        legends.append(entries)
     _share_axes(axes, panels)
-    if len({tuple(handle.get_label() for handle in handles) for handles in legends}) == 1:
-        ncols = _legend_columns(legends[0], 52)
-        figure.legend(handles=legends[0], loc="outside upper center", ncols=ncols, **style.LINE_LEGEND)
+    if len(set(map(tuple, legends))) == 1:
+        style.add_legend(figure, legends[0], _legend_columns(legends[0], 52), **style.LINE_LEGEND)
     else:
-        for ax, handles in zip(axes[0], legends, strict=True):
-            ax.legend(handles=handles, ncols=_legend_columns(handles, 24), **_above_title(ax), **style.LINE_LEGEND)
+        for ax, entries in zip(axes[0], legends, strict=True):
+            style.add_legend(ax, entries, _legend_columns(entries, 24), **_above_title(ax), **style.LINE_LEGEND)
     style.add_footer(figure, [*style.what_ran(experiment, results), *_notes(experiment, results, lines)])
     return figure, curves_frame(experiment, results, lines)
 
@@ -162,10 +161,10 @@ def _above_title(ax: Axes) -> style.Look:
     return {"loc": "lower center", "bbox_to_anchor": (0.5, 1), "bbox_transform": above}
 
 
-def _legend_columns(handles: list[Line2D], characters: int) -> int:
+def _legend_columns(labels: Collection[str], characters: int) -> int:
     """Number of legend entries that fit in a row; mathtext is about half as wide as its source."""
-    widest = max(len(h.get_label()) * (0.5 if "$" in h.get_label() else 1) for h in handles) + 6
-    return max(1, min(len(handles), int(characters / widest)))
+    widest = max(len(label) * (0.5 if "$" in label else 1) for label in labels) + 6
+    return max(1, min(len(labels), int(characters / widest)))
 
 
 def _notes(experiment: Experiment[CurvesSpec], results: Results, lines: list[list[Line]]) -> list[str]:

@@ -4,7 +4,6 @@ from itertools import product
 
 import pandas as pd
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.run_data import Results
@@ -37,7 +36,7 @@ def draw_gains(experiment: Experiment[GainsSpec], results: Results) -> tuple[Fig
         ax.set_title(f"{ran}\n{HEADINGS[metric]}@K", fontsize=6)
         ax.grid(axis="y", visible=False)
     for ax in axes[-1]:
-        ax.xaxis.set_major_locator(MaxNLocator(5, steps=ROUND))
+        ax.locator_params("x", nbins=5, steps=ROUND)
         ax.set_xlabel(f"gain over {pretty(results.method_label(spec.baseline))} (points)")
     entries = sorted(zip(*axes[0, 0].get_legend_handles_labels(), strict=True), key=lambda entry: entry[1])
     figure.legend(*zip(*entries, strict=True), loc="outside upper center", ncols=len(methods))  # a column per method

@@ -12,14 +12,13 @@ from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.specs import LadderSpec
 from entropy_dynamics.reporting.style import LINE_LEGEND, WIDTH, Look, add_footer, intervals, looks, pretty
 
-ROWS = {  # column on the left -> its label, and the gain on the right
-    "avg": ("Avg@K (%)", "avg"),
-    "pass": ("Pass@K (%)", "pass"),
-    "greedy": ("greedy accuracy (%)", "greedy"),
-    "accuracy": ("validation accuracy (%)", "matched"),
-    "entropy": ("entropy (nats)", "entropy"),
+ROWS = {  # column on the left -> its label; the gain on the right, and its label
+    "avg": ("Avg@K (%)", "avg", "gain (points)"),
+    "pass": ("Pass@K (%)", "pass", "gain (points)"),
+    "greedy": ("greedy accuracy (%)", "greedy", "gain (points)"),
+    "accuracy": ("validation accuracy (%)", "matched", "at equal Pass@K\n(points of Avg@K)"),
+    "entropy": ("entropy (nats)", "entropy", "gain (nats)"),
 }
-GAINS = {"matched": "at equal Pass@K\n(points of Avg@K)", "entropy": "gain (nats)"}
 
 
 def draw_ladder(experiment: Experiment[LadderSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
@@ -32,7 +31,7 @@ def draw_ladder(experiment: Experiment[LadderSpec], results: Results) -> tuple[F
     axes = figure.subplots(len(ROWS), 2, sharex=True)
     baseline = pretty(results.method_label(experiment.spec.baseline))
     last_fitted = rungs.loc[rungs["model"].isin(experiment.spec.fitted), "parameters"].max()
-    for (left, right), (column, (label, gain)) in zip(axes, ROWS.items(), strict=True):
+    for (left, right), (column, (label, gain, of_gain)) in zip(axes, ROWS.items(), strict=True):
         for place, method in enumerate(methods):
             rows, look = rungs[rungs["method"] == method], styles[method] | {"linewidth": 0.7}
             shifted = rows["parameters"] * 1.04 ** (place - len(methods) / 2)  # intervals would overlap
@@ -43,7 +42,7 @@ def draw_ladder(experiment: Experiment[LadderSpec], results: Results) -> tuple[F
             if method != experiment.spec.baseline:
                 _draw(right, shifted, rows, f"{gain}_gain", look, method)
         left.set_ylabel(label)
-        right.set_ylabel(GAINS.get(gain, "gain (points)"))
+        right.set_ylabel(of_gain)
         if rungs[f"{gain}_gain"].isna().all():
             beyond = f"none: in some seed\noutside the Pass@K\nof {baseline}"
             right.text(0.5, 0.5, beyond, transform=right.transAxes, ha="center", va="center", fontsize=5.5)

@@ -3,7 +3,6 @@
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from entropy_dynamics.analysis.distributions import filter_frame, pass_frame, solved_frame
 from entropy_dynamics.analysis.experiments import Experiment
@@ -48,7 +47,7 @@ def _draw_panel(ax: Axes, panel: pd.DataFrame, styles: dict[str, style.Look]) ->
     ax.set_xscale("log", base=2)
     ax.set_xticks(ks := sorted(panel["k"].unique()), ks)
     ax.minorticks_off()
-    ax.yaxis.set_major_locator(MaxNLocator(5, steps=style.ROUND))
+    ax.locator_params("y", nbins=5, steps=style.ROUND)
 
 
 def draw_frontier(experiment: Experiment[FrontierSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
@@ -84,9 +83,9 @@ def _draw_greedy(ax: Axes, rows: pd.DataFrame, methods: list[str], styles: dict[
     ax.set_title("greedy", fontsize=6.5, pad=3)
     ax.set_xticks([])
     ax.set_xlim(-1, len(methods))
-    for place, row in enumerate(rows.set_index("method").reindex(methods).itertuples()):
-        ends = [[row.avg - row.avg_low], [row.avg_high - row.avg]]
-        ax.errorbar([place], [row.avg], ends, elinewidth=0.6, **styles[row.Index] | {"linestyle": ""})
+    for place, method in enumerate(methods):
+        row, look = rows[rows["method"] == method], styles[method] | {"linestyle": ""}
+        ax.errorbar([place] * len(row), row["avg"], style.error_bars(row, "avg", "avg_"), elinewidth=0.6, **look)
 
 
 def _draw_sampled(ax: Axes, rows: pd.DataFrame, styles: dict[str, style.Look], baseline: str) -> None:
@@ -111,18 +110,13 @@ def draw_distribution(experiment: Experiment[DistributionSpec], results: Results
     frame = solved_frame(experiment, results)
     (dataset,), methods = experiment.evaluations, list(frame["method"].unique())
     k, problems = (int(frame[name].max()) for name in ("samples", "problems"))
-    figure = Figure(figsize=(style.WIDTH, 2.3), layout="constrained")
-    ax = figure.subplots()
+    figure, ax = _histogram(2.3, k, f"problems of {results.dataset_label(dataset)} (%)")
     for place, method in enumerate(methods):
         bars, width = frame[frame["method"] == method], 0.8 / len(methods)
         x, height = bars["correct"] + width * (place - (len(methods) - 1) / 2), bars["share"]
         look = style.BARS[place % len(style.BARS)]
         ax.bar(x, height, width, label=style.pretty(results.method_label(method)), **look)
         ax.errorbar(x, height, style.error_bars(bars, "share"), fmt="none", ecolor="black", elinewidth=0.6, capsize=1.2)
-    ax.set_xticks(range(0, k + 1, max(1, k // 8)))
-    ax.set_xlabel(f"correct samples of {k}")
-    ax.set_ylabel(f"problems of {results.dataset_label(dataset)} (%)")
-    ax.grid(axis="x", visible=False)
     ax.set_ylim(bottom=0)
     figure.legend(loc="outside upper center", ncols=len(methods))
     note = f"{problems} problems; whiskers: {style.intervals(experiment)}"
@@ -130,19 +124,23 @@ def draw_distribution(experiment: Experiment[DistributionSpec], results: Results
     return figure, frame
 
 
+def _histogram(height: float, samples: int, counted: str) -> tuple[Figure, Axes]:
+    """Empty axes over the number of correct samples."""
+    figure = Figure(figsize=(style.WIDTH, height), layout="constrained")
+    ax = figure.subplots()
+    ax.set(xticks=range(0, samples + 1, max(1, samples // 8)), xlabel=f"correct samples of {samples}", ylabel=counted)
+    ax.grid(axis="x", visible=False)
+    return figure, ax
+
+
 def draw_data_filter(experiment: Experiment[DataFilter], results: Results) -> tuple[Figure, pd.DataFrame]:
     """The training problems by the base model's pass rate; dropped ones are hatched."""
     frame = filter_frame(experiment, results)
     correct, kept, dropped, samples = frame["correct"], frame["kept"], frame["dropped"], int(frame["samples"].max())
-    figure = Figure(figsize=(style.WIDTH, 2.1), layout="constrained")
-    ax = figure.subplots()
+    figure, ax = _histogram(2.1, samples, "training problems")
     ax.bar(correct, kept, 0.8, label=f"kept ({kept.sum()})", **style.BARS[0])
     some = dropped > 0  # an empty bar would still draw its edge
     ax.bar(correct[some], dropped[some], 0.8, kept[some], label=f"dropped ({dropped.sum()})", **style.BARS[1])
-    ax.set_xticks(range(0, samples + 1, max(1, samples // 8)))
-    ax.set_xlabel(f"correct samples of {samples}")
-    ax.set_ylabel("training problems")
-    ax.grid(axis="x", visible=False)
     figure.legend(loc="outside upper center", ncols=2)
     seed = int(frame["seed"][0])
     rates, bounds = results.pass_rates(seed)["rate"], results.config.pass_rates

@@ -49,10 +49,10 @@ def counts_frame(results: Results) -> pd.DataFrame:
 def metrics_frame(results: Results) -> pd.DataFrame:
     """The metrics of all runs in single precision, one row per model, method, seed and step."""
     frames = []
-    for path in _files(results, "runs/*/*/seed*/metrics.parquet"):
+    for path, of in _files(results, "runs/*/*/seed*/metrics.parquet"):
         frame = read_parquet(path)
         numbers = frame.select_dtypes("float").astype(np.float32)
-        frames.append(frame.assign(**numbers, **_keys(path.parent)).astype({"seed": np.int16}))
+        frames.append(frame.assign(**numbers, **of).astype({"seed": np.int16}))
     frame = pd.concat(frames).sort_values([*KEYS, "step"], kind="stable", ignore_index=True)
     return frame[[*KEYS, "step", *frame.columns.difference([*KEYS, "step"], sort=False)]]
 
@@ -67,8 +67,8 @@ def write_data(results: Results, folder: Path) -> dict[str, int]:
         write_parquet(folder / f"{name}.parquet", frame, compression="zstd")
         rows[name] = len(frame)
     rows["samples"] = _stack(folder / "samples.parquet", _evaluations(results))
-    if files := sorted(results.root.glob("samples/*/*/seed*/step*.parquet")):
-        steps = [(file, _keys(file.parent) | {"step": int(file.stem.removeprefix("step"))}) for file in files]
+    if files := _files(results, "samples/*/*/seed*/step*.parquet", optional=True):
+        steps = [(path, of | {"step": int(path.stem.removeprefix("step"))}) for path, of in files]
         rows["tokens"] = _stack(folder / "tokens.parquet", steps)
     return rows
 
@@ -200,21 +200,19 @@ def _stack(path: Path, files: Sequence[File]) -> int:
 
 def _evaluations(results: Results) -> list[File]:
     evaluations = []
-    for path in _files(results, "evaluations/*/*/seed*/**/*.parquet"):
-        *folder, _ = path.relative_to(results.layout.root / "evaluations").parts
-        temperature = float(folder[3][1:]) if len(folder) > 3 else results.config.evaluation.temperature
-        of = {"temperature": temperature, "dataset": path.stem}
-        evaluations.append((path, _keys(Path(*folder[:3])) | of))
+    for path, of in _files(results, "evaluations/*/*/seed*/**/*.parquet"):
+        at = path.parent.name  # seed0 or, in it, T0.5
+        temperature = float(at[1:]) if at.startswith("T") else results.config.evaluation.temperature
+        evaluations.append((path, of | {"temperature": temperature, "dataset": path.stem}))
     return evaluations
 
 
-def _keys(folder: Path) -> dict[str, Any]:
-    """The `KEYS` of a run from a folder, the end of whose path they are."""
-    *_, model, method, seed = folder.parts
-    return {"model": model, "method": method, "seed": int(seed.removeprefix("seed"))}
-
-
-def _files(results: Results, pattern: str) -> list[Path]:
-    if not (files := sorted(results.root.glob(pattern))):
+def _files(results: Results, pattern: str, optional: bool = False) -> list[File]:
+    """Files of runs, whose path in the results is <folder>/<model>/<method>/seed<seed>/..., with their `KEYS`."""
+    files: list[File] = []
+    for path in sorted(results.root.glob(pattern)):
+        _, model, method, seed, *_ = path.relative_to(results.root).parts
+        files.append((path, {"model": model, "method": method, "seed": int(seed.removeprefix("seed"))}))
+    if not (files or optional):
         raise UserError(f"no files {results.root / pattern}; run snakemake --config scale={results.scale} first")
     return files

@@ -37,7 +37,6 @@ def write_report(results: Results) -> Path:
     claims = list(verdicts_of(layout.claims("json")).values()) if judged else []
     by_name: dict[str, dict[str, Any]] = {}
     known = known_experiments(results.folder)
-    opening = [name for name in FIRST if name in known]
     for name in known:
         table, figure = layout.table(name, "csv"), layout.figure(name, "svg")
         if not (table.is_file() or figure.is_file()):
@@ -60,7 +59,7 @@ def write_report(results: Results) -> Path:
     folded = [section for section in by_name.values() if section not in opened]
     folded.sort(key=lambda section: not section["experiment"].is_numbered)
     models, unfinished = results.models.values(), unfinished_runs(layout)
-    shown_first = dict.fromkeys(run.path[:2] for name in opening for run in results.experiment(name).runs)
+    opening = [run for name in FIRST if name in known for run in results.experiment(name).runs]
     page = fill(
         "report.html",
         scale=results.scale,
@@ -71,7 +70,7 @@ def write_report(results: Results) -> Path:
         comparison=_comparison(REFERENCES.get(results.scale), layout.root) if judged else None,
         unfinished=unfinished,
         progress=progress(results) if any(run["now"] for run in unfinished) else None,
-        samples=token_samples(layout, shown_first),
+        samples=token_samples(layout, dict.fromkeys(run.path[:2] for run in opening)),
         opened=opened,
         folded=folded,
         gate=_gate(layout),

@@ -84,10 +84,7 @@ BARS: list[Look] = [{"color": "0.35"}, {"color": "#8EC1DF", "hatch": "////", "ed
 
 def pretty(label: str) -> str:
     """Typeset 'Clip_B (mu 1.2)' or 'S_c: 1/sqrt(N)' as in the paper, in mathtext; formulas are left unchanged."""
-    return "".join(part if part[:1] == "$" else _pretty(part) for part in re.split(r"(\$[^$]*\$)", label))
-
-
-def _pretty(text: str) -> str:
+    parts = re.split(r"(\$[^$]*\$)", label)  # every second one is a formula
     for plain, set_by_the_paper in (
         (r"Clip_([BV])\b", r"Clip$_\\mathcal{\1}$"),
         (r"\bmu\b", r"$\\mu$"),
@@ -96,8 +93,8 @@ def _pretty(text: str) -> str:
         (r"\b1e(-?\d+)\b", r"$10^{\1}$"),
         (r"(?<!\w)-(?=Cov|η)", "−"),
     ):
-        text = re.sub(plain, set_by_the_paper, text)
-    return text
+        parts[::2] = [re.sub(plain, set_by_the_paper, text) for text in parts[::2]]
+    return "".join(parts)
 
 
 def cycle(place: int) -> Look:
@@ -155,10 +152,10 @@ def error_bars(rows: pd.DataFrame, column: str, ends: str = "") -> np.ndarray:
     return np.array([value - low, high - value])
 
 
-def add_legend(figure: Figure, entries: Mapping[str, Look], columns: int, **options: Any) -> None:
-    """Add a legend above the panels: an entry's label -> its look."""
+def add_legend(to: Figure | Axes, entries: Mapping[str, Look], columns: int, **options: Any) -> None:
+    """Add a legend: an entry's label -> its look. Without a position among the options, it is above all panels."""
     handles = [Line2D([], [], label=label, **look) for label, look in entries.items()]
-    figure.legend(handles=handles, loc="outside upper center", ncols=columns, **options)
+    to.legend(handles=handles, ncols=columns, **{"loc": "outside upper center"} | options)
 
 
 def label_claims(ax: Axes, labels: Sequence[str], size: float) -> None:

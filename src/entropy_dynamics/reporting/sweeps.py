@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, MaxNLocator
+from matplotlib.ticker import LogLocator
 
 from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.run_data import Results
@@ -42,7 +42,7 @@ def draw_strength(experiment: Experiment[StrengthSpec], results: Results) -> tup
                 for at in dropping.to_dict("records") if column == "entropy" else ():
                     ax.annotate(f"{at['value']:g}", (at["clip_fraction"], at[column]), (3, -7), **style.NOTE)
             ax.set_ylim(limits[column])  # the same axis for all sweeps, so that methods can be compared
-            ax.yaxis.set_major_locator(MaxNLocator(5, steps=style.ROUND))
+            ax.locator_params("y", nbins=5, steps=style.ROUND)
             ax.set_xscale("log")
             ax.xaxis.set_major_locator(LogLocator(numticks=9))  # every decade
             ax.xaxis.set_major_formatter("{x:g}")

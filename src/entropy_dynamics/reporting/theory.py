@@ -26,8 +26,7 @@ def draw_theory(experiment: Experiment[TheorySpec], results: Results) -> tuple[F
     sizes = len(tokens) // len(THEOREMS)
     figure = Figure(figsize=(WIDTH, 3.3), layout="constrained")
     axes = figure.subplots(len(THEOREMS), sizes, squeeze=False)
-    for place, density in enumerate(tokens):
-        theorem, size = divmod(place, sizes)
+    for (theorem, size), density in zip(np.ndindex(axes.shape), tokens, strict=True):
         ax, step = axes[theorem, size], f"${SYMBOLS[density.theorem]}$"
         _draw_density(ax, density)
         ax.set_title(f"{step} = {density.step_size:g}", fontsize=6.5, pad=3)
@@ -105,8 +104,7 @@ def _draw_link(ax: Axes, link: Link, letter: str) -> None:
             axis(_frame(link.steps[name] / 10 ** unit[name]))
     ax.set_xlabel(f"{column(link.x).quantity} ($10^{{{unit['x']}}}$ nats)", fontsize=6)
     ax.set_ylabel(f"{column(link.y).quantity}\n($10^{{{unit['y']}}}$ nats)", fontsize=6)
-    for axis in (ax.xaxis, ax.yaxis):
-        axis.set_major_locator(MaxNLocator(4, steps=ROUND))
+    ax.locator_params(nbins=4, steps=ROUND)
 
 
 def _frame(values: pd.Series) -> tuple[float, float]:

@@ -3,6 +3,7 @@ r"""Extraction of the last `\boxed{...}` of a response in one pass. No model out
 import re
 from collections import deque
 
+INSTRUCTION = r"Please reason step by step, and put your final answer within \boxed{}."
 MAX_LENGTH = 64  # maximum number of characters in a box with an integer
 
 _BOX = re.compile(r"\\boxed\s*+\{")

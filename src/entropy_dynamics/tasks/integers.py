@@ -1,21 +1,14 @@
-r"""Tasks whose answers are boxed integers: competition mathematics and sums.
-
-A closed box that holds anything but an integer (`\boxed{1/2}`) is a wrong answer. The fallback, an "Answer:" line or
-else the last number of the response, applies only to responses without a box.
-"""
+"""Integers as people and models write them, in answers of files and in responses."""
 
 import re
 from decimal import Decimal
-from typing import Any, ClassVar
+from typing import Any
 
-from entropy_dynamics.tasks import Problem, Task
-from entropy_dynamics.tasks.boxed import MAX_LENGTH, extract_boxed, last_match
+from entropy_dynamics.tasks.boxed import MAX_LENGTH
 
 MAX_DIGITS = 18
 NOT_AN_INTEGER = "the answer is not an integer"
 
-_ANSWER_LINE = re.compile(r"answer\s*+:([^\n]*+)", re.IGNORECASE)
-_NUMBER = re.compile(r"(?:(?<![\w)}.])[-+−])?(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]++)(?:\.[0-9]++)?")
 # What may separate groups of three digits. A comma and a blank, or a blank alone, would be a list.
 _GROUPS = re.compile(
     r"(?<![\w.,}~])([1-9][0-9]{0,2})(,\\!\s*|\{,\}\\!\s*|,|\{,\}|\{\\,\}|\\[,;: ]|~|[\u00a0\u2009\u202f])"
@@ -49,31 +42,6 @@ _NOT_A_UNIT = re.compile(
     r"hundred|thousand|million|billion|trillion|dozen|squared|cubed|factorial|\b(?:half|halves|pi|sqrt|mod|or|and)\b",
     re.IGNORECASE,
 )
-
-
-class IntegerTask(Task):
-    instruction: ClassVar[str] = r"Please reason step by step, and put your final answer within \boxed{}."
-
-    def read_answer(self, value: Any, text: str) -> str:
-        return read_integer(value)
-
-    def extract(self, response: str) -> str | None:
-        box = extract_boxed(response)
-        return None if box is None else parse_integer(box)
-
-    def is_correct(self, answer: str | None, problem: Problem) -> bool:
-        return answer == problem.answer
-
-    def fallback(self, response: str) -> str | None:
-        """The integer on the last "Answer:" line or, if there is none, the last number if it is an integer."""
-        if extract_boxed(response) is not None:
-            return None
-        line = last_match(_ANSWER_LINE, response)
-        written = line[1].strip(" \t\r*").removesuffix(".") if line and len(line[1]) <= MAX_LENGTH else ""
-        if stated := parse_integer(written):
-            return stated
-        number = last_match(_NUMBER, response)
-        return None if number is None else parse_integer(number[0])
 
 
 def read_integer(value: Any) -> str:

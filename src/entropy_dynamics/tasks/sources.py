@@ -40,8 +40,8 @@ class RowsSource(SetSource):
         """The record of the source in problems.json."""
 
     @abstractmethod
-    def read(self) -> list[RawProblem]:
-        """Read all rows. Raises UserError if the source cannot be read or lacks a column."""
+    def rows(self) -> Iterable[dict[str, Any]]:
+        """All rows. Raises UserError if the source cannot be read or lacks a column."""
 
     def load(self, name: str, seed: int, exclude: Collection[str]) -> LoadedSet:
         task, raw, entry = find_task(self.task), self.read(), self.origin()
@@ -70,9 +70,9 @@ class RowsSource(SetSource):
         wanted = (self.id_column, *(name if name in known else _top(name) for name in names))
         return [column for column in dict.fromkeys(wanted) if column in known]
 
-    def raw_problems(self, rows: Iterable[dict[str, Any]]) -> list[RawProblem]:
+    def read(self) -> list[RawProblem]:
         problems = []
-        for row in rows:
+        for row in self.rows():
             problem_column, answer_column = self.names(row)
             name, text = row.get(self.id_column) if self.id_column else None, _text(_at(row, problem_column))
             if isinstance(text, str):
@@ -89,17 +89,15 @@ class FileSet(RowsSource):
     def origin(self) -> dict[str, Any]:
         return {"source": "file", "path": self.path, "sha256": sha256(self.path)}
 
-    def read(self) -> list[RawProblem]:
+    def rows(self) -> Iterator[dict[str, Any]]:
         path = Path(self.path)
         if path.suffix not in (".jsonl", ".parquet") or not path.is_file():
             raise UserError(f"{path}: no such .jsonl or .parquet file of problems")
-        if path.suffix == ".parquet":
-            return self.raw_problems(self._parquet(path))
-        if rows := read_json_lines(path):
-            self.columns({name: None for row in rows for name in row}, self.path)
-        return self.raw_problems(rows)
-
-    def _parquet(self, path: Path) -> Iterator[dict[str, Any]]:
+        if path.suffix == ".jsonl":
+            if rows := read_json_lines(path):
+                self.columns({name: None for row in rows for name in row}, self.path)
+            yield from rows
+            return
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -126,7 +124,7 @@ class HubSet(RowsSource):
         place = {"repository": self.repository, "revision": self.revision, "subset": self.subset}
         return {"source": "hub", **place, "split": self.hub_split}
 
-    def read(self) -> list[RawProblem]:
+    def rows(self) -> Iterable[dict[str, Any]]:
         import datasets
         from huggingface_hub.utils import logging
 
@@ -141,8 +139,7 @@ class HubSet(RowsSource):
                 f"{where} cannot be loaded ({type(error).__name__}: {reason}); without a network, set data.folder or "
                 "ENTROPY_DYNAMICS_PROBLEMS to a folder with <set>.jsonl or <set>.parquet (columns problem, answer)"
             ) from error
-        chosen = table.select_columns(self.columns(table.column_names, where))
-        return self.raw_problems(chosen)
+        return table.select_columns(self.columns(table.column_names, where))
 
 
 class SplitSet(SetSource):

@@ -10,8 +10,7 @@ from typing import Any
 
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.tasks import Problem
-from entropy_dynamics.tasks.boxed import extract_boxed
-from entropy_dynamics.tasks.integers import IntegerTask
+from entropy_dynamics.tasks.boxed import INSTRUCTION, extract_boxed
 from entropy_dynamics.tasks.limited import verifier
 from entropy_dynamics.tasks.statements import StatedInWords
 
@@ -20,7 +19,7 @@ MAX_LENGTH = 256  # characters in a box
 
 class Expressions(StatedInWords):
     name = "expressions"
-    instruction = IntegerTask.instruction
+    instruction = INSTRUCTION
 
     def read_answer(self, value: Any, text: str) -> str:
         """The answer as written, or the one behind the #### of GSM8K's solutions."""

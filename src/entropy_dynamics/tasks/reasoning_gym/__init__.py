@@ -9,8 +9,8 @@ from contextlib import suppress
 from typing import Any
 
 from entropy_dynamics.tasks import Problem, Task
-from entropy_dynamics.tasks.boxed import extract_boxed
-from entropy_dynamics.tasks.integers import IntegerTask, parse_integer
+from entropy_dynamics.tasks.boxed import INSTRUCTION, extract_boxed
+from entropy_dynamics.tasks.integers import parse_integer
 from entropy_dynamics.tasks.limited import verifier
 from entropy_dynamics.tasks.reasoning_gym.problems import ReasoningGymSet
 from entropy_dynamics.tasks.reasoning_gym.solutions import ReasoningGymSolutions
@@ -20,7 +20,7 @@ MAX_LENGTH = 4096  # characters in a box, which may hold a grid
 
 class ReasoningGym(Task):
     name = "reasoning_gym"
-    instruction = IntegerTask.instruction
+    instruction = INSTRUCTION
     generated = ReasoningGymSet
     solutions = ReasoningGymSolutions
 
