@@ -8,8 +8,6 @@ from fractions import Fraction
 from entropy_dynamics.tasks import Grade, Problem, tasks
 from entropy_dynamics.training.rewards import REWARDS
 
-tasks()  # imports them: later it would look like a grader that does
-
 CANARY = "canary-of-the-grader"  # the name of a file that no response may create
 CODE = [
     f"__import__('os').system('touch {CANARY}')",
@@ -57,6 +55,7 @@ sys.addaudithook(_hook)  # it stays until the interpreter ends
 def nothing_evaluated():
     """Fails if Python compiles, executes, imports, opens or starts anything in this block (PEP 578 audit events)."""
     global _watching
+    tasks()  # imports them: in the block it would look like a grader that does
     _watching = seen = []
     try:
         yield
