@@ -15,9 +15,10 @@ from entropy_dynamics.analysis.statistics import Interval, share_interval, simul
 def solved_frame(experiment: Experiment[DistributionSpec], results: Results) -> pd.DataFrame:
     """For each method, the share of problems (percent) with 0, 1, ... K correct samples, with intervals."""
     (model,), (dataset,), rows = experiment.models, experiment.evaluations, []
-    for (_, method), by_seed in results.counts(experiment, dataset).items():
-        correct = np.stack([samples.correct for samples in by_seed.values()])  # [seeds, problems]
-        k = next(iter(by_seed.values())).k
+    for (_, method), by_seed in results.counts(experiment).items():
+        samples = [of[dataset] for of in by_seed.values()]
+        correct = np.stack([seed.correct for seed in samples])  # [seeds, problems]
+        k = samples[0].k
         for count in range(k + 1):
             share = share_interval(with_seeds(method, (correct == count).astype(float))).times(100)
             row = results.about(model) | {"method": method, "correct": count, "samples": k, "rate": count / k}
@@ -47,8 +48,8 @@ def pass_frame(experiment: Experiment[PassSpec], results: Results) -> pd.DataFra
     rows = []
     for model, dataset in product(experiment.models, experiment.evaluations):
         curves = {
-            arm: {seed: pass_curve(samples.correct, samples.k) for seed, samples in by_seed.items()}
-            for arm, by_seed in results.counts(experiment, dataset, model).items()
+            arm: {seed: pass_curve(of[dataset].correct, of[dataset].k) for seed, of in by_seed.items()}
+            for arm, by_seed in results.counts(experiment, model).items()
         }
         for (_, method), by_seed in curves.items():
             row = results.about(model) | {"dataset": dataset, "method": method}

@@ -9,11 +9,11 @@ import pandas as pd
 from jaxtyping import Float
 
 from entropy_dynamics.analysis.experiments import Experiment
-from entropy_dynamics.analysis.problem_scores import paired
+from entropy_dynamics.analysis.problem_scores import paired, score_columns
 from entropy_dynamics.analysis.run_data import Arm, Results
 from entropy_dynamics.analysis.specs import LadderSpec
 from entropy_dynamics.analysis.statistics import mean_interval, score_interval, seed_interval
-from entropy_dynamics.analysis.sweeps import ends_of, frontier_gain, gain_interval, scores_of
+from entropy_dynamics.analysis.sweeps import ends_of, frontier_gain, gain_interval
 
 SCORES: Mapping[str, tuple[Any, float | None]] = {"avg": ("avg", None), "pass": ("pass", None), "greedy": ("avg", 0.0)}
 """Column -> metric and temperature of the evaluation (None: that of the tables)."""
@@ -52,9 +52,10 @@ def ladder_frame(experiment: Experiment[LadderSpec], results: Results) -> pd.Dat
         for model in models:
             seeds = len(experiment.of(model, method))
             row = {"model": model, "parameters": sizes[model], "method": method, "seeds": seeds}
-            for name, (metric, temperature) in SCORES.items():
-                columns = scores_of(metric, {(model, method): 1.0}, experiment, results, temperature)
-                row |= score_interval(columns, mean_interval).columns(name)
+            for name, (metric, at) in SCORES.items():
+                samples = results.counts(experiment, model, at)
+                columns = score_columns(samples, {(model, method): 1}, metric, experiment.shares)
+                row |= score_interval(columns, mean_interval).times(100).columns(name)
             ends = ends_of([(model, method)], experiment, results)[model, method]
             row |= mean_interval(np.concatenate(list(ends.values()))).columns("entropy")
             row["accuracy"] = 100 * laws[model][-1, :, 1].mean()
@@ -104,10 +105,10 @@ def _gains(
     weights: dict[Arm, float] = {}
     for model, weight in of_model.items():
         weights |= {(model, method): weight, (model, experiment.spec.baseline): -weight}
-    gains = {
-        name: score_interval(scores_of(metric, weights, experiment, results, temperature))
-        for name, (metric, temperature) in SCORES.items()
-    }
+    gains = {}
+    for name, (metric, at) in SCORES.items():
+        columns = score_columns(results.counts(experiment, temperature=at), weights, metric, experiment.shares)
+        gains[name] = score_interval(columns).times(100)
     matched = [
         [weight * column for column in frontier_gain(model, method, experiment, results)]
         for model, weight in of_model.items()

@@ -1,6 +1,6 @@
 """Scores per problem, from its number of correct samples. Tables and claims average these over problems."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
@@ -18,7 +18,7 @@ Selection = Literal["all"] | Third
 T = TypeVar("T")
 BySeed = Mapping[int, Float[np.ndarray, " problem"]]
 Evaluated = Mapping[Arm, Mapping[int, Mapping[str, Samples]]]
-"""Seed -> {data set: counts} of each arm; all on the same problems."""
+"""Arm -> seed -> data set -> counts; all on the same problems."""
 
 
 def problem_scores(metric: Metric, samples: Samples) -> Float[np.ndarray, " problem"]:
@@ -39,11 +39,6 @@ def problem_scores(metric: Metric, samples: Samples) -> Float[np.ndarray, " prob
             return np.where(samples.correct == samples.k, 1.0, 0.0)
         case "middle":
             return np.where(np.abs(samples.pass_rates - 0.5) <= 0.25, 1.0, 0.0)
-
-
-def arm_scores(metric: Metric, counts: Mapping[Arm, Mapping[int, Samples]]) -> dict[Arm, dict[int, Any]]:
-    """`problem_scores` of each arm and seed."""
-    return {arm: {seed: problem_scores(metric, of) for seed, of in by_seed.items()} for arm, by_seed in counts.items()}
 
 
 def with_seeds(method: str, seeds: Sequence[Float[np.ndarray, " problem"]]) -> Scores:
@@ -85,12 +80,12 @@ def pass_curve(correct: Int[np.ndarray, " problem"], samples: int) -> Float[np.n
 
 def score_columns(
     samples: Evaluated,
-    weights: Mapping[str, float],
+    arms: Mapping[Arm, float],
     metric: Metric,
+    datasets: Mapping[str, float],
     problems: Selection = "all",
-    of_datasets: Mapping[str, float] | None = None,
 ) -> list[Scores]:
-    """The columns of `score_interval` for a weighted sum of methods, in points, averaged over data sets and models.
+    """The columns of `score_interval` for a weighted sum of arms, one per data set.
 
     Raises UserError if the arms share no seed.
 
@@ -98,21 +93,18 @@ def score_columns(
         samples: must include the untrained models if `problems` selects a third. Difficulty is the pass rate averaged
             over the untrained models, so that all models have the same thirds. These samples do not enter the
             difference between two trained methods, so they cause no regression to the mean in it.
-        weights: the weight of each method in the sum.
-        of_datasets: the weight of each data set; None: the mean over all.
+        arms: the weight of each arm in the sum.
+        datasets: the weight of each data set.
     """
-    models = list(dict.fromkeys(model for model, _ in samples))
-    known = list(next(iter(next(iter(samples.values())).values())))
-    of_arm = {(model, method): 100 / len(models) * weight for model in models for method, weight in weights.items()}
     columns = []
-    for dataset, share in (of_datasets or dict.fromkeys(known, 1 / len(known))).items():
-        counts = {arm: {seed: of[dataset] for seed, of in samples[arm].items()} for arm in of_arm}
-        column = paired(arm_scores(metric, counts), of_arm)
-        columns.append(share * column[..., _chosen(samples, models, dataset, problems)])
+    for dataset, share in datasets.items():
+        scores = {arm: {seed: problem_scores(metric, of[dataset]) for seed, of in samples[arm].items()} for arm in arms}
+        chosen = _chosen(samples, dict.fromkeys(model for model, _ in arms), dataset, problems)
+        columns.append(share * paired(scores, arms)[..., chosen])
     return columns
 
 
-def _chosen(samples: Evaluated, models: list[str], dataset: str, problems: Selection) -> Any:
+def _chosen(samples: Evaluated, models: Iterable[str], dataset: str, problems: Selection) -> Any:
     """The indices of the selected problems of a data set; problems of equal difficulty stay in order."""
     if problems == "all":
         return slice(None)

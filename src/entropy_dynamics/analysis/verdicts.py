@@ -84,7 +84,7 @@ class Finding:
 
     def measure(self, columns: Sequence[Scores]) -> None:
         """Set the effect and its interval from the columns of `score_interval`."""
-        self.interval, self.by_seed = score_interval(columns), over_problems(columns)
+        self.interval, self.by_seed = score_interval(columns).times(100), 100 * over_problems(columns)
 
     def decide(self, low: float, high: float, smallest: float | None = None) -> Self:
         """Set the verdict for the claimed range, and its reason.
@@ -328,12 +328,14 @@ def _score_difference(claim: Claim, spec: ScoreDifference, samples: Counts, find
     if not finding.seeds or not all(samples.values()):
         return
     if not spec.everywhere:
-        finding.measure(score_columns(samples, claim.weights, spec.metric, spec.problems, spec.datasets))
+        share = 1 / len(spec.models)
+        arms = {(model, method): share * weight for model in spec.models for method, weight in claim.weights.items()}
+        finding.measure(score_columns(samples, arms, spec.metric, spec.datasets, spec.problems))
         return
     cells = []
     for model, dataset in product(spec.models, spec.datasets):
-        of_model = {arm: seeds for arm, seeds in samples.items() if arm[0] == model}
-        finding.measure(score_columns(of_model, claim.weights, spec.metric, spec.problems, {dataset: 1.0}))
+        arms = {(model, method): weight for method, weight in claim.weights.items()}
+        finding.measure(score_columns(samples, arms, spec.metric, {dataset: 1.0}, spec.problems))
         cells.append((finding.interval, finding.by_seed))
     _, finding.by_seed = min(cells, key=lambda cell: cell[0].value)
     judge_cells(finding, [interval for interval, _ in cells], spec)
@@ -376,7 +378,7 @@ def _matched_pass(claim: Claim, spec: ScoreDifference, counts: Mapping[float, Co
         finding.obstacles += [f"{obstacle} in {count} of {len(seeds)} seeds"] if count else []
     if seeds and not finding.obstacles:
         weights = spec.datasets.items()
-        scores = [100 * weight * np.stack([seed[dataset] for seed in seeds if seed]) for dataset, weight in weights]
+        scores = [weight * np.stack([seed[dataset] for seed in seeds if seed]) for dataset, weight in weights]
         finding.measure(scores)
 
 
@@ -399,4 +401,5 @@ def _best_points(claim: Claim, spec: ScoreDifference, counts: Mapping[float, Cou
         arms[model, side] = points[chosen]
     finding.usable = shared_seeds(arms)
     if finding.seeds:
-        finding.measure(score_columns(arms, {"runs": 1.0, "against": -1.0}, spec.metric, of_datasets=spec.datasets))
+        signs = {(model, "runs"): 1.0, (model, "against"): -1.0}
+        finding.measure(score_columns(arms, signs, spec.metric, spec.datasets))
