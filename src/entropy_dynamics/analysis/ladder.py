@@ -45,10 +45,7 @@ def ladder_frame(experiment: Experiment[LadderSpec], results: Results) -> pd.Dat
         for model in models:  # [step, seed, entropy and accuracy] at the steps with a validation
             curves = [results.metrics(run, LAW) for run in experiment.of(model, method)]
             laws[model] = np.stack([curve[LAW].dropna().to_numpy() for curve in curves], axis=1)
-        predicted_accuracy = entropy_law(
-            {sizes[model]: laws[model] for model in experiment.spec.fitted},
-            {sizes[model]: laws[model][-1:, :, 0] for model in models},
-        )
+        law = entropy_law({sizes[model]: laws[model] for model in experiment.spec.fitted})
         for model in models:
             seeds = len(experiment.of(model, method))
             row = {"model": model, "parameters": sizes[model], "method": method, "seeds": seeds}
@@ -59,7 +56,7 @@ def ladder_frame(experiment: Experiment[LadderSpec], results: Results) -> pd.Dat
             ends = ends_of([(model, method)], experiment, results)[model, method]
             row |= mean_interval(np.concatenate(list(ends.values()))).columns("entropy")
             row["accuracy"] = 100 * laws[model][-1, :, 1].mean()
-            row["accuracy_predicted"] = 100 * predicted_accuracy[sizes[model]]
+            row["accuracy_predicted"] = 100 * law(sizes[model], laws[model][-1, :, 0])
             if method != baseline:
                 row |= _gains({model: 1.0}, method, experiment, results)
             rows.append(row)
@@ -81,20 +78,20 @@ def saturating(sizes: Sizes, scores: Sizes) -> Callable[[Sizes], Sizes]:
 
 
 def entropy_law(
-    points: Mapping[int, Float[np.ndarray, "step seed 2"]], entropies: Mapping[int, Float[np.ndarray, "..."]]
-) -> dict[int, float]:
-    """R = -a exp(H) + b, with a and b linear in log N (arXiv 2505.22617): the mean R at each size's entropies.
+    points: Mapping[int, Float[np.ndarray, "step seed 2"]],
+) -> Callable[[int, Float[np.ndarray, " seed"]], float]:
+    """R = -a exp(H) + b, with a and b linear in log N (arXiv 2505.22617): the mean R at a size's entropies H, nats.
 
     Args:
         points: size N -> entropy H (nats) and accuracy R at training steps, to which a and b are fitted.
-        entropies: size -> entropies at which R is predicted, nats.
     """
     fits = [np.polyfit(np.exp(of_size[..., 0]).ravel(), of_size[..., 1].ravel(), 1) for of_size in points.values()]
     lines = np.polyfit(np.log(list(points)), np.array(fits), 1)  # [slope or intercept, -a or b]
-    predicted = {}
-    for size, of_size in entropies.items():
+
+    def predicted(size: int, entropies: Float[np.ndarray, " seed"]) -> float:
         minus_a, b = lines[0] * np.log(size) + lines[1]
-        predicted[size] = float((minus_a * np.exp(of_size) + b).mean())
+        return float((minus_a * np.exp(entropies) + b).mean())
+
     return predicted
 
 

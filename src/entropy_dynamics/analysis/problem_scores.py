@@ -1,7 +1,7 @@
 """Scores per problem, from its number of correct samples. Tables and claims average these over problems."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeVar, get_args
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, get_args
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -15,7 +15,6 @@ from entropy_dynamics.evaluation import problem_pass_at_k
 
 Third = Literal["hard", "middle", "easy"]
 Selection = Literal["all"] | Third
-T = TypeVar("T")
 BySeed = Mapping[int, Float[np.ndarray, " problem"]]
 Evaluated = Mapping[Arm, Mapping[int, Mapping[str, Samples]]]
 """Arm -> seed -> data set -> counts; all on the same problems."""
@@ -41,33 +40,24 @@ def problem_scores(metric: Metric, samples: Samples) -> Float[np.ndarray, " prob
             return np.where(np.abs(samples.pass_rates - 0.5) <= 0.25, 1.0, 0.0)
 
 
-def with_seeds(method: str, seeds: Sequence[Float[np.ndarray, " problem"]]) -> Scores:
-    """One method's scores, without the seed axis for a single untrained model from which all seeds start."""
-    return seeds[0] if method == BASE and len(seeds) == 1 else np.stack(seeds)
+def with_seeds(method: str, by_seed: BySeed, seeds: Iterable[int] | None = None) -> Scores:
+    """One method's scores of these seeds (None: all), without the seed axis for a single untrained model."""
+    if method == BASE and len(by_seed) == 1:  # all seeds start from it
+        return next(iter(by_seed.values()))
+    return np.stack([by_seed[seed] for seed in seeds or by_seed])
 
 
 def paired(scores: Mapping[Arm, BySeed], weights: Mapping[Arm, float]) -> Scores:
     """The weighted sum of arms on the seeds that they share. Raises UserError if they share none."""
-    shared = on_shared_seeds({arm: scores[arm] for arm in weights})
-    if not all(shared.values()):
+    seeds = shared_seeds({arm: scores[arm] for arm in weights})
+    if not seeds:
         raise UserError(f"{', '.join(dict.fromkeys(method for _, method in weights))} have no seed in common")
-    total: Scores = sum((weight * with_seeds(arm[1], shared[arm]) for arm, weight in weights.items()), np.array(0.0))
+    terms = (weight * with_seeds(arm[1], scores[arm], seeds) for arm, weight in weights.items())
+    total: Scores = sum(terms, np.array(0.0))
     return total
 
 
-def on_shared_seeds(arms: Mapping[Arm, Mapping[int, T]]) -> dict[Arm, list[T]]:
-    """The values of each arm for the seeds that all arms have, in the same order.
-
-    A single untrained model counts for all seeds.
-    """
-    seeds = shared_seeds(arms)
-    return {
-        arm: list(by_seed.values()) if arm[1] == BASE and len(by_seed) == 1 else [by_seed[seed] for seed in seeds]
-        for arm, by_seed in arms.items()
-    }
-
-
-def shared_seeds(arms: Mapping[Arm, Mapping[int, T]]) -> list[int]:
+def shared_seeds(arms: Mapping[Arm, Mapping[int, object]]) -> list[int]:
     """The seeds that all arms have, ascending; a single untrained model counts for all."""
     trained = [by_seed for (_, method), by_seed in arms.items() if method != BASE or len(by_seed) != 1]
     return sorted(set.intersection(*map(set, trained or arms.values())))

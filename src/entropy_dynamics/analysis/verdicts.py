@@ -16,7 +16,7 @@ from entropy_dynamics.analysis.claim_specs import CurveClaim, ScoreDifference, S
 from entropy_dynamics.analysis.claims import Claim, swept_value
 from entropy_dynamics.analysis.curves import SPARSE
 from entropy_dynamics.analysis.experiments import Run
-from entropy_dynamics.analysis.problem_scores import on_shared_seeds, score_columns, shared_seeds
+from entropy_dynamics.analysis.problem_scores import score_columns, shared_seeds
 from entropy_dynamics.analysis.run_data import Arm, Results, Samples
 from entropy_dynamics.analysis.statistics import (
     LEVEL,
@@ -121,11 +121,7 @@ class Finding:
         numbers = self.interval.columns("effect") | {"detectable": self.interval.detectable()}
         judged = {name.removeprefix("effect_"): _rounded(number) for name, number in numbers.items()}
         by_seed = {str(seed): _rounded(effect) for seed, effect in zip(self.usable or (), self.by_seed, strict=False)}
-        rest: dict[str, Any] = {
-            "range": [_rounded(end) for end in self.claimed],
-            "seeds": self.seeds,
-            "by_seed": by_seed,
-        }
+        rest = {"range": [_rounded(end) for end in self.claimed], "seeds": self.seeds, "by_seed": by_seed}
         rest |= {"seeds_needed": self.seeds_needed, "reason": self.reason}
         return {"id": id, "statement": statement, "place": place, "verdict": self.verdict} | judged | about | rest
 
@@ -213,8 +209,8 @@ def _curves(claim: Claim, spec: CurveClaim, results: Results, finding: Finding) 
         frame = finding.read(results, run.metrics_file(results.root), partial(_curve, spec, results, run))
         if frame is not None:
             frames[run.model, run.method][run.seed] = frame
-    paired = on_shared_seeds(frames)
     finding.usable = shared_seeds(frames)
+    paired = {arm: [by_seed[seed] for seed in finding.usable] for arm, by_seed in frames.items()}
     lengths = {len(frame) for seeds in paired.values() for frame in seeds}
     shortest = min(lengths, default=0)
     if len(lengths) > 1:
