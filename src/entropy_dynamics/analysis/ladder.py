@@ -13,7 +13,7 @@ from entropy_dynamics.analysis.problem_scores import paired, score_columns
 from entropy_dynamics.analysis.run_data import Arm, Results
 from entropy_dynamics.analysis.specs import LadderSpec
 from entropy_dynamics.analysis.statistics import mean_interval, score_interval, seed_interval
-from entropy_dynamics.analysis.sweeps import ends_of, frontier_gain, gain_interval
+from entropy_dynamics.analysis.sweeps import ends_of, frontier_gain
 
 SCORES: Mapping[str, tuple[Any, float | None]] = {"avg": ("avg", None), "pass": ("pass", None), "greedy": ("avg", 0.0)}
 """Column -> metric and temperature of the evaluation (None: that of the tables)."""
@@ -110,6 +110,6 @@ def _gains(
         [weight * column for column in frontier_gain(model, method, experiment, results)]
         for model, weight in of_model.items()
     ]
-    gains["matched"] = gain_interval([np.sum(columns, axis=0) for columns in zip(*matched, strict=True)])
+    gains["matched"] = score_interval([np.sum(columns, axis=0) for columns in zip(*matched, strict=True)]).times(100)
     gains["entropy"] = seed_interval(paired(ends_of(weights, experiment, results), weights)[..., 0])
     return {column: end for name, gain in gains.items() for column, end in gain.columns(f"{name}_gain").items()}

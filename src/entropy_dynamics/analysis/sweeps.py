@@ -120,7 +120,8 @@ def frontier_frame(experiment: Experiment[FrontierSpec], results: Results) -> pd
                     interval = score_interval(columns, mean_interval) if known else Interval()
                     row |= interval.times(100).columns(metric)
                 if at == usual and method not in (BASE, experiment.spec.baseline):
-                    row |= gain_interval(frontier_gain(model, method, experiment, results)).columns("matched")
+                    gain = score_interval(frontier_gain(model, method, experiment, results))
+                    row |= gain.times(100).columns("matched")
                 rows.append(row | {"seeds": len(experiment.of(model, method))})
     return pd.DataFrame(rows)
 
@@ -136,13 +137,6 @@ def frontier_gain(
     warm = sorted({results.config.evaluation.temperature, *filter(None, experiment.temperatures)})
     policies = results.counts(experiment, model)[model, method]
     frontiers = [results.counts(experiment, model, at)[model, experiment.spec.baseline] for at in warm]
-    seeds = []
-    for seed in sorted(set(policies).intersection(*frontiers)):
-        outside = {dataset: np.full(len(samples.correct), np.nan) for dataset, samples in policies[seed].items()}
-        seeds.append(matched_pass(policies[seed], [of[seed] for of in frontiers], shares) or outside)
+    shared = sorted(set(policies).intersection(*frontiers))
+    seeds = [matched_pass(policies[seed], [of[seed] for of in frontiers], shares) for seed in shared]
     return [share * np.stack([seed[dataset] for seed in seeds]) for dataset, share in shares.items()]
-
-
-def gain_interval(columns: list[Float[np.ndarray, "seed problem"]]) -> Interval:
-    """The interval of `frontier_gain`, in percentage points; NaN if any seed is outside the frontier."""
-    return Interval() if any(np.isnan(column).any() for column in columns) else score_interval(columns).times(100)

@@ -367,15 +367,15 @@ def _matched_pass(claim: Claim, spec: ScoreDifference, counts: Mapping[float, Co
     pairs = [(policies[seed], [at[seed] for at in frontier]) for seed in finding.usable]
     seeds = [matched_pass(*pair, spec.datasets) for pair in pairs]
     above = sum(not reached(*pair, spec.datasets) for pair in pairs)
+    outside = sum(np.isnan(next(iter(seed.values()))).any() for seed in seeds)
     for count, obstacle in (
         (above, f"{other} does not reach the Pass@K of {method} at any temperature"),
-        (seeds.count(None) - above, f"the Pass@K of {method} is below the frontier of {other}"),
+        (outside - above, f"the Pass@K of {method} is below the frontier of {other}"),
     ):
         finding.obstacles += [f"{obstacle} in {count} of {len(seeds)} seeds"] if count else []
     if seeds and not finding.obstacles:
         weights = spec.datasets.items()
-        scores = [weight * np.stack([seed[dataset] for seed in seeds if seed]) for dataset, weight in weights]
-        finding.measure(scores)
+        finding.measure([weight * np.stack([seed[dataset] for seed in seeds]) for dataset, weight in weights])
 
 
 def _best_points(claim: Claim, spec: ScoreDifference, counts: Mapping[float, Counts], finding: Finding) -> None:
