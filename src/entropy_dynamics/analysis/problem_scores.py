@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from jaxtyping import Float, Int
 
-from entropy_dynamics.analysis.run_data import Arm, Samples
+from entropy_dynamics.analysis.run_data import Arm, Evaluated, Samples
 from entropy_dynamics.analysis.specs import Metric
 from entropy_dynamics.analysis.statistics import Scores
 from entropy_dynamics.config import BASE
@@ -16,8 +16,6 @@ from entropy_dynamics.evaluation import problem_pass_at_k
 Third = Literal["hard", "middle", "easy"]
 Selection = Literal["all"] | Third
 BySeed = Mapping[int, Float[np.ndarray, " problem"]]
-Evaluated = Mapping[Arm, Mapping[int, Mapping[str, Samples]]]
-"""Arm -> seed -> data set -> counts; all on the same problems."""
 
 
 def problem_scores(metric: Metric, samples: Samples) -> Float[np.ndarray, " problem"]:

@@ -93,6 +93,10 @@ class Samples:
         return problem_pass_at_k(self.correct, self.k, self.k)
 
 
+Evaluated = dict[Arm, dict[int, dict[str, Samples]]]
+"""Arm -> seed -> data set -> counts; all on the same problems."""
+
+
 def _votes(frame: pd.DataFrame, problem: np.ndarray, problems: int, k: int) -> dict[str, np.ndarray]:
     """Scores by the answers to each problem. Samples without a readable answer have no vote."""
     if (frame["answer"] == "").all():  # restored from counts
@@ -228,9 +232,9 @@ class Results:
 
     def counts(
         self, experiment: Experiment[Spec], model: str | None = None, temperature: float | None = None
-    ) -> dict[Arm, dict[int, dict[str, Samples]]]:
-        """Arm -> seed -> data set -> counts, of one or all models. Raises UserError if their problems or K differ."""
-        arms: dict[Arm, dict[int, dict[str, Samples]]] = {}
+    ) -> Evaluated:
+        """The counts of the runs of one or all models. Raises UserError if their problems or K differ."""
+        arms: Evaluated = {}
         runs = [run for run in experiment.runs if model in (None, run.model)]
         expected: dict[str, Samples] = {}
         for dataset, run in product(experiment.evaluations, runs):

@@ -17,7 +17,7 @@ from entropy_dynamics.analysis.claims import Claim, swept_value
 from entropy_dynamics.analysis.curves import SPARSE
 from entropy_dynamics.analysis.experiments import Run
 from entropy_dynamics.analysis.problem_scores import score_columns, shared_seeds
-from entropy_dynamics.analysis.run_data import Arm, Results, Samples
+from entropy_dynamics.analysis.run_data import Arm, Evaluated, Results
 from entropy_dynamics.analysis.statistics import (
     LEVEL,
     MAX_SEEDS,
@@ -269,9 +269,6 @@ def _statistic(spec: CurveClaim, rows: np.ndarray) -> float:
 
 # Scores
 
-Counts = dict[Arm, dict[int, dict[str, Samples]]]
-"""Arm -> usable seed -> {data set: counts}; all on the same problems."""
-
 
 def _score_claim(claim: Claim, spec: ScoreDifference, results: Results, finding: Finding) -> None:
     temperatures, chosen = claim.temperatures, spec.temperature not in (None, "greedy")
@@ -295,9 +292,9 @@ def _score_claim(claim: Claim, spec: ScoreDifference, results: Results, finding:
             _score_difference(claim, spec, counts[temperatures[0]], finding)
 
 
-def _samples(claim: Claim, temperature: float, results: Results, finding: Finding) -> Counts:
+def _samples(claim: Claim, temperature: float, results: Results, finding: Finding) -> Evaluated:
     """The counts at a temperature; those of the untrained models are at the temperature of the tables."""
-    usable: Counts = {}
+    usable: Evaluated = {}
     expected: dict[Any, Any] = {}
     for run in claim.all_runs():
         at = results.config.evaluation.temperature if run.method == BASE else temperature
@@ -319,22 +316,21 @@ def _samples(claim: Claim, temperature: float, results: Results, finding: Findin
     return usable
 
 
-def _score_difference(claim: Claim, spec: ScoreDifference, samples: Counts, finding: Finding) -> None:
+def _score_difference(claim: Claim, spec: ScoreDifference, samples: Evaluated, finding: Finding) -> None:
     finding.usable = shared_seeds({arm: samples[arm] for arm in product(spec.models, claim.seeds)})
     if not finding.seeds or not all(samples.values()):
         return
-    if not spec.everywhere:
-        share = 1 / len(spec.models)
-        arms = {(model, method): share * weight for model in spec.models for method, weight in claim.weights.items()}
-        finding.measure(score_columns(samples, arms, spec.metric, spec.datasets, spec.problems))
-        return
+    parts = [(spec.models, spec.datasets)]
+    if spec.everywhere:
+        parts = [([model], {dataset: 1.0}) for model, dataset in product(spec.models, spec.datasets)]
     cells = []
-    for model, dataset in product(spec.models, spec.datasets):
-        arms = {(model, method): weight for method, weight in claim.weights.items()}
-        finding.measure(score_columns(samples, arms, spec.metric, {dataset: 1.0}, spec.problems))
+    for models, datasets in parts:
+        arms = {(model, method): weight / len(models) for model in models for method, weight in claim.weights.items()}
+        finding.measure(score_columns(samples, arms, spec.metric, datasets, spec.problems))
         cells.append((finding.interval, finding.by_seed))
-    _, finding.by_seed = min(cells, key=lambda cell: cell[0].value)
-    judge_cells(finding, [interval for interval, _ in cells], spec)
+    if spec.everywhere:
+        _, finding.by_seed = min(cells, key=lambda cell: cell[0].value)
+        judge_cells(finding, [interval for interval, _ in cells], spec)
 
 
 def judge_cells(finding: Finding, cells: Sequence[Interval], spec: ScoreDifference) -> None:
@@ -345,7 +341,7 @@ def judge_cells(finding: Finding, cells: Sequence[Interval], spec: ScoreDifferen
     finding.notes.append(f"the estimates of {true} of {len(cells)} are as claimed")
 
 
-def _at_best(claim: Claim, spec: ScoreDifference, counts: Mapping[float, Counts], finding: Finding) -> Counts:
+def _at_best(claim: Claim, spec: ScoreDifference, counts: Mapping[float, Evaluated], finding: Finding) -> Evaluated:
     """The counts of each arm at its best temperature on the validation set."""
     held_out, best = claim.config.training.validation_set, {}
     for arm in product(spec.models, claim.seeds):
@@ -358,7 +354,7 @@ def _at_best(claim: Claim, spec: ScoreDifference, counts: Mapping[float, Counts]
     return usual | {arm: counts[at][arm] for arm, at in best.items()}
 
 
-def _matched_pass(claim: Claim, spec: ScoreDifference, counts: Mapping[float, Counts], finding: Finding) -> None:
+def _matched_pass(claim: Claim, spec: ScoreDifference, counts: Mapping[float, Evaluated], finding: Finding) -> None:
     """Difference between the methods per seed, with the method of `against` interpolated to the other's Pass@K."""
     (method,), (other,), [model] = claim.runs, claim.against, spec.models
     policies = counts[claim.config.evaluation.temperature][model, method]
@@ -378,11 +374,11 @@ def _matched_pass(claim: Claim, spec: ScoreDifference, counts: Mapping[float, Co
         finding.measure([weight * np.stack([seed[dataset] for seed in seeds]) for dataset, weight in weights])
 
 
-def _best_points(claim: Claim, spec: ScoreDifference, counts: Mapping[float, Counts], finding: Finding) -> None:
+def _best_points(claim: Claim, spec: ScoreDifference, counts: Mapping[float, Evaluated], finding: Finding) -> None:
     """Difference between two sides, each at a method and a temperature chosen on the validation set."""
     [model], held_out, least = spec.models, claim.config.training.validation_set, 0.0
     matched = spec.temperature == "matched_avg"
-    arms: Counts = {}
+    arms: Evaluated = {}
     for side, methods in (("runs", claim.runs), ("against", claim.against)):
         points = {(method, at): samples[model, method] for method in methods for at, samples in counts.items()}
         validation = {point: [seed[held_out] for seed in seeds.values()] for point, seeds in points.items()}
