@@ -363,7 +363,7 @@ def _matched_pass(claim: Claim, spec: ScoreDifference, counts: Mapping[float, Ev
     pairs = [(policies[seed], [at[seed] for at in frontier]) for seed in finding.usable]
     seeds = [matched_pass(*pair, spec.datasets) for pair in pairs]
     above = sum(not reached(*pair, spec.datasets) for pair in pairs)
-    outside = sum(np.isnan(next(iter(seed.values()))).any() for seed in seeds)
+    outside = sum(bool(np.isnan(next(iter(seed.values()))).any()) for seed in seeds)
     for count, obstacle in (
         (above, f"{other} does not reach the Pass@K of {method} at any temperature"),
         (outside - above, f"the Pass@K of {method} is below the frontier of {other}"),
