@@ -56,9 +56,9 @@ def test_the_entropy_law_by_hand():
         entropy = np.array([[0.1, 0.2], [0.3, 0.5]])
         return np.stack([entropy, 2 + 3 * np.log(size) - (1 + np.log(size)) * np.exp(entropy)], axis=-1)
 
-    predicted = entropy_law({size: points(size) for size in (1, 2, 4)}, {8: np.array([0.7, 0.9])})
+    predicted = entropy_law({size: points(size) for size in (1, 2, 4)})(8, np.array([0.7, 0.9]))
     expected = 2 + 3 * np.log(8) - (1 + np.log(8)) * (np.exp(0.7) + np.exp(0.9)) / 2
-    assert predicted == {8: pytest.approx(expected)}
+    assert predicted == pytest.approx(expected)
 
 
 def test_gains_their_slope_over_size_and_the_law(frame):

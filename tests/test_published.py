@@ -16,7 +16,7 @@ from conftest import ROOT
 from entropy_dynamics.analysis.experiments import Run
 from entropy_dynamics.analysis.problem_scores import Arm, score_columns
 from entropy_dynamics.analysis.run_data import Results, Samples
-from entropy_dynamics.analysis.statistics import score_interval
+from entropy_dynamics.analysis.statistics import Interval, score_interval
 from entropy_dynamics.analysis.sweeps import matched_frame
 from entropy_dynamics.cli import main
 from entropy_dynamics.config import load_config
@@ -29,15 +29,19 @@ OTHER = "qwen3-4b-base"
 SETS = {"aime24": (40, 16), "dapo500": (60, 8)}
 
 
-def read_counts(path: Path) -> dict[Arm, dict[int, dict[str, Samples]]]:
-    """The counts of a published file at the temperature of all tables, as `score_columns` takes them."""
+def pooled_gain(path: Path) -> Interval:
+    """Clip_B's gain over GRPO in Avg@K, percent, from the counts of a published file at the temperature of all tables.
+
+    The mean over the data sets and models.
+    """
     counts: dict[Arm, dict[int, dict[str, Samples]]] = {}
     frame = pd.read_parquet(path)
     frame = frame[np.isclose(frame["temperature"], 0.7)]
     for (model, method, seed, dataset), rows in frame.groupby(["model", "method", "seed", "dataset"]):
         samples = Samples("", rows["correct"].to_numpy(), int(rows["samples"].iloc[0]), *[np.nan] * 5)
         counts.setdefault((model, method), {}).setdefault(seed, {})[dataset] = samples
-    return counts
+    arms = {(model, method): sign * 50 for model in (MODEL, OTHER) for method, sign in (("clip_b", 1), ("grpo", -1))}
+    return score_interval(score_columns(counts, arms, "avg", dict.fromkeys(SETS, 1 / 2)))
 
 
 @pytest.fixture(scope="module")
@@ -87,8 +91,7 @@ def interval_of_eight_seeds(counts: pd.DataFrame, method: str) -> tuple[float, f
 def test_an_interval_of_scores_from_the_counts_in_ten_lines(published):
     frame = pd.read_parquet(published[1] / "counts.parquet").query("temperature < 1")
     by_hand = interval_of_eight_seeds(frame.copy(), "clip_b")
-    counts = read_counts(published[1] / "counts.parquet")
-    interval = score_interval(score_columns(counts, {"clip_b": 1, "grpo": -1}, "avg"))
+    interval = pooled_gain(published[1] / "counts.parquet")
     assert interval.seeds == 8
     assert (interval.value, interval.low, interval.high) == pytest.approx(by_hand, rel=1e-4)
 
@@ -188,8 +191,7 @@ def test_the_ten_lines_of_the_data_card_run(published, monkeypatch, capsys):
     monkeypatch.chdir(published[1])
     (code,) = re.findall(r"```python\n(.*?)```", (published[1] / "README.md").read_text(), re.DOTALL)
     exec(compile(code, "card", "exec"), {})
-    counts = read_counts(published[1] / "counts.parquet")
-    expected = score_interval(score_columns(counts, {"clip_b": 1, "grpo": -1}, "avg")).value
+    expected = pooled_gain(published[1] / "counts.parquet").value
     assert float(capsys.readouterr().out) == pytest.approx(expected)
 
 

@@ -45,15 +45,14 @@ class _Entry(_Judged):
     paper: _Judged | None = None
 
 
-def verdicts_of(path: Path, subject: str = "this run") -> dict[str, dict[str, Any]]:
-    """The entries of claims.json, by id. Raises UserError if the file is missing or damaged.
+def verdicts_of(path: Path) -> dict[str, dict[str, Any]]:
+    """The entries of claims.json about this run, by id. Raises UserError if the file is missing or damaged.
 
     Args:
         path: the file, or the folder that holds it.
-        subject: "this run", or "paper" for the gains that the paper prints.
     """
     file = path if path.is_file() or path.suffix == ".json" else path / "claims.json"
     if not file.is_file():
         raise UserError(f"no file {file}; make it with: entropy-dynamics claims")
     claims = parse(RootModel[list[_Entry]], read_json(file, "make it again with: entropy-dynamics claims"), str(file))
-    return {claim.id: claim.model_dump() for claim in claims.root if claim.subject == subject}
+    return {claim.id: claim.model_dump() for claim in claims.root if claim.subject == "this run"}

@@ -15,14 +15,14 @@ from entropy_dynamics.analysis.statistics import Interval, share_interval, simul
 def solved_frame(experiment: Experiment[DistributionSpec], results: Results) -> pd.DataFrame:
     """For each method, the share of problems (percent) with 0, 1, ... K correct samples, with intervals."""
     (model,), (dataset,), rows = experiment.models, experiment.evaluations, []
-    for (_, method), by_seed in results.counts(experiment, dataset).items():
-        correct = np.stack([samples.correct for samples in by_seed.values()])  # [seeds, problems]
-        k = next(iter(by_seed.values())).k
+    for (_, method), by_seed in results.counts(experiment).items():
+        correct = with_seeds(method, {seed: of[dataset].correct for seed, of in by_seed.items()})
+        k = next(iter(by_seed.values()))[dataset].k
         for count in range(k + 1):
-            share = share_interval(with_seeds(method, (correct == count).astype(float))).times(100)
+            share = share_interval((correct == count).astype(float)).times(100)
             row = results.about(model) | {"method": method, "correct": count, "samples": k, "rate": count / k}
             row |= {"share": share.value, "low": share.low, "high": share.high}
-            rows.append(row | {"problems": correct.shape[1], "seeds": len(by_seed)})
+            rows.append(row | {"problems": correct.shape[-1], "seeds": len(by_seed)})
     return pd.DataFrame(rows)
 
 
@@ -47,21 +47,21 @@ def pass_frame(experiment: Experiment[PassSpec], results: Results) -> pd.DataFra
     rows = []
     for model, dataset in product(experiment.models, experiment.evaluations):
         curves = {
-            arm: {seed: pass_curve(samples.correct, samples.k) for seed, samples in by_seed.items()}
-            for arm, by_seed in results.counts(experiment, dataset, model).items()
+            arm: {seed: pass_curve(of[dataset].correct, of[dataset].k) for seed, of in by_seed.items()}
+            for arm, by_seed in results.counts(experiment, model).items()
         }
         for (_, method), by_seed in curves.items():
             row = results.about(model) | {"dataset": dataset, "method": method}
-            scores = with_seeds(method, list(by_seed.values()))
-            band, count = Interval(), len(next(iter(by_seed.values())))
+            scores, count = with_seeds(method, by_seed), len(next(iter(by_seed.values())))
+            band = Interval(*np.full((3, count), np.nan))
             if method != experiment.spec.baseline and (model, experiment.spec.baseline) in curves:
-                difference = paired(curves, {(model, method): 100.0, (model, experiment.spec.baseline): -100.0})
-                band = simultaneous([np.moveaxis(difference, -2, 0)])
+                differences = paired(curves, {(model, method): 100.0, (model, experiment.spec.baseline): -100.0})
+                band = simultaneous([np.moveaxis(differences, -2, 0)])
             below = np.flatnonzero(band.high < 0)
             for k in sorted({2**i for i in range(count.bit_length())} | {count}):
-                ends = {end: np.broadcast_to(getattr(band, end), count)[k - 1] for end in ("value", "low", "high")}
+                difference = Interval(band.value[k - 1], band.low[k - 1], band.high[k - 1])
                 share = share_interval(scores[..., k - 1, :]).times(100)
                 numbers = {"k": k, "value": share.value, "low": share.low, "high": share.high, "seeds": len(by_seed)}
-                rows.append(row | numbers | Interval(**ends).columns("difference"))
+                rows.append(row | numbers | difference.columns("difference"))
                 rows[-1]["loses_from"] = below[0] + 1 if len(below) else np.nan
     return pd.DataFrame(rows)

@@ -92,6 +92,11 @@ class Experiment(Generic[S]):
     def evaluations(self) -> list[str]:
         return getattr(self.spec, "evaluations", None) or []
 
+    @property
+    def shares(self) -> dict[str, float]:
+        """The weight of each data set in a mean over all."""
+        return dict.fromkeys(self.evaluations, 1 / len(self.evaluations))
+
     def methods(self, model: str, patterns: Iterable[str] = ("*",)) -> list[str]:
         """The methods that run on this model and match a pattern, in the order of the file."""
         methods = dict.fromkeys(run.method for run in self.runs if run.model == model)

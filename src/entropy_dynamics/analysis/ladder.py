@@ -9,11 +9,11 @@ import pandas as pd
 from jaxtyping import Float
 
 from entropy_dynamics.analysis.experiments import Experiment
-from entropy_dynamics.analysis.problem_scores import paired
+from entropy_dynamics.analysis.problem_scores import paired, score_columns
 from entropy_dynamics.analysis.run_data import Arm, Results
 from entropy_dynamics.analysis.specs import LadderSpec
 from entropy_dynamics.analysis.statistics import mean_interval, score_interval, seed_interval
-from entropy_dynamics.analysis.sweeps import ends_of, frontier_gain, gain_interval, scores_of
+from entropy_dynamics.analysis.sweeps import ends_of, frontier_gain
 
 SCORES: Mapping[str, tuple[Any, float | None]] = {"avg": ("avg", None), "pass": ("pass", None), "greedy": ("avg", 0.0)}
 """Column -> metric and temperature of the evaluation (None: that of the tables)."""
@@ -45,20 +45,18 @@ def ladder_frame(experiment: Experiment[LadderSpec], results: Results) -> pd.Dat
         for model in models:  # [step, seed, entropy and accuracy] at the steps with a validation
             curves = [results.metrics(run, LAW) for run in experiment.of(model, method)]
             laws[model] = np.stack([curve[LAW].dropna().to_numpy() for curve in curves], axis=1)
-        predicted_accuracy = entropy_law(
-            {sizes[model]: laws[model] for model in experiment.spec.fitted},
-            {sizes[model]: laws[model][-1:, :, 0] for model in models},
-        )
+        law = entropy_law({sizes[model]: laws[model] for model in experiment.spec.fitted})
         for model in models:
             seeds = len(experiment.of(model, method))
             row = {"model": model, "parameters": sizes[model], "method": method, "seeds": seeds}
-            for name, (metric, temperature) in SCORES.items():
-                columns = scores_of(metric, {(model, method): 1.0}, experiment, results, temperature)
-                row |= score_interval(columns, mean_interval).columns(name)
+            for name, (metric, at) in SCORES.items():
+                samples = results.counts(experiment, model, at)
+                columns = score_columns(samples, {(model, method): 1}, metric, experiment.shares)
+                row |= score_interval(columns, mean_interval).times(100).columns(name)
             ends = ends_of([(model, method)], experiment, results)[model, method]
             row |= mean_interval(np.concatenate(list(ends.values()))).columns("entropy")
             row["accuracy"] = 100 * laws[model][-1, :, 1].mean()
-            row["accuracy_predicted"] = 100 * predicted_accuracy[sizes[model]]
+            row["accuracy_predicted"] = 100 * law(sizes[model], laws[model][-1, :, 0])
             if method != baseline:
                 row |= _gains({model: 1.0}, method, experiment, results)
             rows.append(row)
@@ -80,20 +78,20 @@ def saturating(sizes: Sizes, scores: Sizes) -> Callable[[Sizes], Sizes]:
 
 
 def entropy_law(
-    points: Mapping[int, Float[np.ndarray, "step seed 2"]], entropies: Mapping[int, Float[np.ndarray, "..."]]
-) -> dict[int, float]:
-    """R = -a exp(H) + b, with a and b linear in log N (arXiv 2505.22617): the mean R at each size's entropies.
+    points: Mapping[int, Float[np.ndarray, "step seed 2"]],
+) -> Callable[[int, Float[np.ndarray, " seed"]], float]:
+    """R = -a exp(H) + b, with a and b linear in log N (arXiv 2505.22617): the mean R at a size's entropies H, nats.
 
     Args:
         points: size N -> entropy H (nats) and accuracy R at training steps, to which a and b are fitted.
-        entropies: size -> entropies at which R is predicted, nats.
     """
     fits = [np.polyfit(np.exp(of_size[..., 0]).ravel(), of_size[..., 1].ravel(), 1) for of_size in points.values()]
     lines = np.polyfit(np.log(list(points)), np.array(fits), 1)  # [slope or intercept, -a or b]
-    predicted = {}
-    for size, of_size in entropies.items():
+
+    def predicted(size: int, entropies: Float[np.ndarray, " seed"]) -> float:
         minus_a, b = lines[0] * np.log(size) + lines[1]
-        predicted[size] = float((minus_a * np.exp(of_size) + b).mean())
+        return float((minus_a * np.exp(entropies) + b).mean())
+
     return predicted
 
 
@@ -104,14 +102,14 @@ def _gains(
     weights: dict[Arm, float] = {}
     for model, weight in of_model.items():
         weights |= {(model, method): weight, (model, experiment.spec.baseline): -weight}
-    gains = {
-        name: score_interval(scores_of(metric, weights, experiment, results, temperature))
-        for name, (metric, temperature) in SCORES.items()
-    }
+    gains = {}
+    for name, (metric, at) in SCORES.items():
+        columns = score_columns(results.counts(experiment, temperature=at), weights, metric, experiment.shares)
+        gains[name] = score_interval(columns).times(100)
     matched = [
         [weight * column for column in frontier_gain(model, method, experiment, results)]
         for model, weight in of_model.items()
     ]
-    gains["matched"] = gain_interval([np.sum(columns, axis=0) for columns in zip(*matched, strict=True)])
+    gains["matched"] = score_interval([np.sum(columns, axis=0) for columns in zip(*matched, strict=True)]).times(100)
     gains["entropy"] = seed_interval(paired(ends_of(weights, experiment, results), weights)[..., 0])
     return {column: end for name, gain in gains.items() for column, end in gain.columns(f"{name}_gain").items()}

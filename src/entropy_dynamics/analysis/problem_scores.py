@@ -1,12 +1,12 @@
 """Scores per problem, from its number of correct samples. Tables and claims average these over problems."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeVar, get_args
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, get_args
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from entropy_dynamics.analysis.run_data import Arm, Samples
+from entropy_dynamics.analysis.run_data import Arm, Evaluated, Samples
 from entropy_dynamics.analysis.specs import Metric
 from entropy_dynamics.analysis.statistics import Scores
 from entropy_dynamics.config import BASE
@@ -15,10 +15,7 @@ from entropy_dynamics.evaluation import problem_pass_at_k
 
 Third = Literal["hard", "middle", "easy"]
 Selection = Literal["all"] | Third
-T = TypeVar("T")
 BySeed = Mapping[int, Float[np.ndarray, " problem"]]
-Evaluated = Mapping[Arm, Mapping[int, Mapping[str, Samples]]]
-"""Seed -> {data set: counts} of each arm; all on the same problems."""
 
 
 def problem_scores(metric: Metric, samples: Samples) -> Float[np.ndarray, " problem"]:
@@ -41,38 +38,24 @@ def problem_scores(metric: Metric, samples: Samples) -> Float[np.ndarray, " prob
             return np.where(np.abs(samples.pass_rates - 0.5) <= 0.25, 1.0, 0.0)
 
 
-def arm_scores(metric: Metric, counts: Mapping[Arm, Mapping[int, Samples]]) -> dict[Arm, dict[int, Any]]:
-    """`problem_scores` of each arm and seed."""
-    return {arm: {seed: problem_scores(metric, of) for seed, of in by_seed.items()} for arm, by_seed in counts.items()}
-
-
-def with_seeds(method: str, seeds: Sequence[Float[np.ndarray, " problem"]]) -> Scores:
-    """One method's scores, without the seed axis for a single untrained model from which all seeds start."""
-    return seeds[0] if method == BASE and len(seeds) == 1 else np.stack(seeds)
+def with_seeds(method: str, by_seed: BySeed, seeds: Iterable[int] | None = None) -> Scores:
+    """One method's scores of these seeds (None: all), without the seed axis for a single untrained model."""
+    if method == BASE and len(by_seed) == 1:  # all seeds start from it
+        return next(iter(by_seed.values()))
+    return np.stack([by_seed[seed] for seed in seeds or by_seed])
 
 
 def paired(scores: Mapping[Arm, BySeed], weights: Mapping[Arm, float]) -> Scores:
     """The weighted sum of arms on the seeds that they share. Raises UserError if they share none."""
-    shared = on_shared_seeds({arm: scores[arm] for arm in weights})
-    if not all(shared.values()):
+    seeds = shared_seeds({arm: scores[arm] for arm in weights})
+    if not seeds:
         raise UserError(f"{', '.join(dict.fromkeys(method for _, method in weights))} have no seed in common")
-    total: Scores = sum((weight * with_seeds(arm[1], shared[arm]) for arm, weight in weights.items()), np.array(0.0))
+    terms = (weight * with_seeds(arm[1], scores[arm], seeds) for arm, weight in weights.items())
+    total: Scores = sum(terms, np.array(0.0))
     return total
 
 
-def on_shared_seeds(arms: Mapping[Arm, Mapping[int, T]]) -> dict[Arm, list[T]]:
-    """The values of each arm for the seeds that all arms have, in the same order.
-
-    A single untrained model counts for all seeds.
-    """
-    seeds = shared_seeds(arms)
-    return {
-        arm: list(by_seed.values()) if arm[1] == BASE and len(by_seed) == 1 else [by_seed[seed] for seed in seeds]
-        for arm, by_seed in arms.items()
-    }
-
-
-def shared_seeds(arms: Mapping[Arm, Mapping[int, T]]) -> list[int]:
+def shared_seeds(arms: Mapping[Arm, Mapping[int, object]]) -> list[int]:
     """The seeds that all arms have, ascending; a single untrained model counts for all."""
     trained = [by_seed for (_, method), by_seed in arms.items() if method != BASE or len(by_seed) != 1]
     return sorted(set.intersection(*map(set, trained or arms.values())))
@@ -85,12 +68,12 @@ def pass_curve(correct: Int[np.ndarray, " problem"], samples: int) -> Float[np.n
 
 def score_columns(
     samples: Evaluated,
-    weights: Mapping[str, float],
+    arms: Mapping[Arm, float],
     metric: Metric,
+    datasets: Mapping[str, float],
     problems: Selection = "all",
-    of_datasets: Mapping[str, float] | None = None,
 ) -> list[Scores]:
-    """The columns of `score_interval` for a weighted sum of methods, in points, averaged over data sets and models.
+    """The columns of `score_interval` for a weighted sum of arms, one per data set.
 
     Raises UserError if the arms share no seed.
 
@@ -98,21 +81,18 @@ def score_columns(
         samples: must include the untrained models if `problems` selects a third. Difficulty is the pass rate averaged
             over the untrained models, so that all models have the same thirds. These samples do not enter the
             difference between two trained methods, so they cause no regression to the mean in it.
-        weights: the weight of each method in the sum.
-        of_datasets: the weight of each data set; None: the mean over all.
+        arms: the weight of each arm in the sum.
+        datasets: the weight of each data set.
     """
-    models = list(dict.fromkeys(model for model, _ in samples))
-    known = list(next(iter(next(iter(samples.values())).values())))
-    of_arm = {(model, method): 100 / len(models) * weight for model in models for method, weight in weights.items()}
     columns = []
-    for dataset, share in (of_datasets or dict.fromkeys(known, 1 / len(known))).items():
-        counts = {arm: {seed: of[dataset] for seed, of in samples[arm].items()} for arm in of_arm}
-        column = paired(arm_scores(metric, counts), of_arm)
-        columns.append(share * column[..., _chosen(samples, models, dataset, problems)])
+    for dataset, share in datasets.items():
+        scores = {arm: {seed: problem_scores(metric, of[dataset]) for seed, of in samples[arm].items()} for arm in arms}
+        chosen = _chosen(samples, dict.fromkeys(model for model, _ in arms), dataset, problems)
+        columns.append(share * paired(scores, arms)[..., chosen])
     return columns
 
 
-def _chosen(samples: Evaluated, models: list[str], dataset: str, problems: Selection) -> Any:
+def _chosen(samples: Evaluated, models: Iterable[str], dataset: str, problems: Selection) -> Any:
     """The indices of the selected problems of a data set; problems of equal difficulty stay in order."""
     if problems == "all":
         return slice(None)

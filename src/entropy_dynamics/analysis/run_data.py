@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,10 @@ class Samples:
     def solved(self) -> Float[np.ndarray, " problem"]:
         """1 for each problem with a correct sample, else 0; the mean is Pass@K."""
         return problem_pass_at_k(self.correct, self.k, self.k)
+
+
+Evaluated = dict[Arm, dict[int, dict[str, Samples]]]
+"""Arm -> seed -> data set -> counts; all on the same problems."""
 
 
 def _votes(frame: pd.DataFrame, problem: np.ndarray, problems: int, k: int) -> dict[str, np.ndarray]:
@@ -226,18 +231,19 @@ class Results:
         )
 
     def counts(
-        self, experiment: Experiment[Spec], dataset: str, model: str | None = None, temperature: float | None = None
-    ) -> dict[Arm, dict[int, Samples]]:
-        """Arm -> seed -> counts on a data set, of one or all models. Raises UserError if their problems or K differ."""
-        arms: dict[Arm, dict[int, Samples]] = {}
-        kinds = set()
-        for run in (run for run in experiment.runs if model in (None, run.model)):
+        self, experiment: Experiment[Spec], model: str | None = None, temperature: float | None = None
+    ) -> Evaluated:
+        """The counts of the runs of one or all models. Raises UserError if their problems or K differ."""
+        arms: Evaluated = {}
+        runs = [run for run in experiment.runs if model in (None, run.model)]
+        expected: dict[str, Samples] = {}
+        for dataset, run in product(experiment.evaluations, runs):
             samples = self.samples(run, dataset, temperature)
-            arms.setdefault((run.model, run.method), {})[run.seed] = samples
-            kinds.add((samples.ids, samples.k))
-            if len(kinds) > 1:
+            first = expected.setdefault(dataset, samples)
+            if (samples.ids, samples.k) != (first.ids, first.k):
                 path = self.evaluation_file(run, dataset, temperature)
                 raise UserError(f"{path}: other problems or another K than the other runs'; rerun the evaluations")
+            arms.setdefault((run.model, run.method), {}).setdefault(run.seed, {})[dataset] = samples
         return arms
 
     def pass_rates(self, seed: int) -> pd.DataFrame:

@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 
 from entropy_dynamics.analysis.experiments import Experiment
-from entropy_dynamics.analysis.problem_scores import Third, arm_scores, paired, score_columns, with_seeds
-from entropy_dynamics.analysis.run_data import Arm, Results, Samples, final_means
+from entropy_dynamics.analysis.problem_scores import Third, score_columns
+from entropy_dynamics.analysis.run_data import Results, final_means
 from entropy_dynamics.analysis.specs import METRICS, DifficultySpec, GainsSpec, MetricsSpec, ScoresSpec
 from entropy_dynamics.analysis.statistics import Interval, averaged, holm, mean_interval, score_interval, share_interval
 from entropy_dynamics.config import BASE
@@ -30,35 +30,29 @@ def scores_frame(experiment: Experiment[MetricsSpec], results: Results) -> pd.Da
     the token limit; _problems; and _samples, the number of samples per problem. A table with `entropy` also has the
     columns of `_entropy`; a pooled table has those of the mean over data sets, under the data set name POOLED.
     """
-    rows, columns = [], scored_datasets(experiment)
+    rows, baseline = [], experiment.spec.baseline
     for model in experiment.models:
-        samples = {dataset: results.counts(experiment, dataset, model) for dataset in experiment.evaluations}
-        metrics = experiment.spec.metrics
-        values = {key: arm_scores(key[1], samples[key[0]]) for key in product(experiment.evaluations, metrics)}
-        baseline = experiment.spec.baseline
+        samples = results.counts(experiment, model)
         for method in experiment.methods(model):
             row = results.about(model) | {"method": method, "label": results.label(experiment.spec, method)}
             seeds = len(experiment.of(model, method))
             row |= {"seeds": seeds, "difference": f"{averaged(seeds)} over seeds"}
             if isinstance(experiment.spec, ScoresSpec) and experiment.spec.entropy:
                 row |= _entropy(experiment, results, model, method)
-            for column, datasets in columns.items():
-                for metric in metrics:
-                    name, scores = f"{column}_{metric}", [values[dataset, metric] for dataset in datasets]
-                    weights = {(model, method): 1 / len(datasets), (model, baseline): -1 / len(datasets)}
-                    comparable = method != baseline and (model, baseline) in scores[0]
-                    pairs = [paired(of_set, weights) for of_set in scores] if comparable else []
-                    difference = score_interval(pairs) if comparable else Interval()
-                    ours = [
-                        with_seeds(method, list(of_set[model, method].values())) / len(datasets) for of_set in scores
-                    ]
-                    mean = share_interval(*ours) if len(ours) == 1 else score_interval(ours, mean_interval)
-                    row |= mean.times(100).columns(name)
-                    row[f"{name}_paper"] = results.paper.score(model, method, column, metric)
-                    row |= difference.times(100).columns(f"{name}_difference")
-                    row[f"{name}_difference_p"] = difference.p
-            for dataset, by_arm in samples.items():
-                of_seeds = list(by_arm[model, method].values())
+            for (column, shares), metric in product(scored_datasets(experiment).items(), experiment.spec.metrics):
+                name = f"{column}_{metric}"
+                ours = score_columns(samples, {(model, method): 1}, metric, shares)
+                mean = share_interval(*ours) if len(ours) == 1 else score_interval(ours, mean_interval)
+                row |= mean.times(100).columns(name)
+                row[f"{name}_paper"] = results.paper.score(model, method, column, metric)
+                difference = Interval()
+                if method != baseline and (model, baseline) in samples:
+                    arms = {(model, method): 1, (model, baseline): -1}
+                    difference = score_interval(score_columns(samples, arms, metric, shares))
+                row |= difference.times(100).columns(f"{name}_difference")
+                row[f"{name}_difference_p"] = difference.p
+            for dataset in experiment.evaluations:
+                of_seeds = [of[dataset] for of in samples[model, method].values()]
                 row[f"{dataset}_unreadable"] = 100 * np.mean([seed.unreadable for seed in of_seeds])
                 row[f"{dataset}_truncated"] = 100 * np.mean([seed.truncated for seed in of_seeds])
                 row |= {f"{dataset}_problems": len(of_seeds[0].correct), f"{dataset}_samples": of_seeds[0].k}
@@ -69,11 +63,11 @@ def scores_frame(experiment: Experiment[MetricsSpec], results: Results) -> pd.Da
     return frame
 
 
-def scored_datasets(experiment: Experiment[MetricsSpec]) -> dict[str, list[str]]:
-    """Name of each score column -> data sets over whose scores it is a mean."""
+def scored_datasets(experiment: Experiment[MetricsSpec]) -> dict[str, dict[str, float]]:
+    """Name of each score column -> the weight of each data set in it."""
     spec = experiment.spec
-    pooled = {POOLED: list(experiment.evaluations)} if isinstance(spec, ScoresSpec) and spec.pooled else {}
-    return {dataset: [dataset] for dataset in experiment.evaluations} | pooled
+    pooled = {POOLED: experiment.shares} if isinstance(spec, ScoresSpec) and spec.pooled else {}
+    return {dataset: {dataset: 1.0} for dataset in experiment.evaluations} | pooled
 
 
 def _entropy(experiment: Experiment[MetricsSpec], results: Results, model: str, method: str) -> dict[str, Any]:
@@ -106,18 +100,15 @@ def gains_frame(experiment: Experiment[GainsSpec], results: Results) -> pd.DataF
 
 def difficulty_frame(experiment: Experiment[DifficultySpec], results: Results) -> pd.DataFrame:
     """One row per metric, method and third of the problems: the gain in points with its interval."""
-    spec, models = experiment.spec, experiment.models
-    samples: dict[Arm, dict[int, dict[str, Samples]]] = {}
-    for dataset in spec.evaluations:
-        for arm, seeds in results.counts(experiment, dataset).items():
-            for seed, counts in seeds.items():
-                samples.setdefault(arm, {}).setdefault(seed, {})[dataset] = counts
+    spec, models, samples = experiment.spec, experiment.models, results.counts(experiment)
     compared = [method for method in experiment.methods(models[0]) if method not in (BASE, spec.baseline)]
     ran = "; ".join(results.model(model).ran_with_size for model in models)
     rows = []
     for metric, method, third in product(METRICS, compared, THIRDS):
-        columns = score_columns(samples, {method: 1, spec.baseline: -1}, metric, third)
-        gain, problems = score_interval(columns), sum(column.shape[-1] for column in columns)
+        sides = {method: 1, spec.baseline: -1}
+        arms = {(model, side): sign / len(models) for model in models for side, sign in sides.items()}
+        columns = score_columns(samples, arms, metric, experiment.shares, third)
+        gain, problems = score_interval(columns).times(100), sum(column.shape[-1] for column in columns)
         row = {"metric": metric, "method": method, "baseline": spec.baseline, "third": third, "problems": problems}
         row |= {"gain": gain.value, "low": gain.low, "high": gain.high, "seeds": gain.seeds}
         rows.append({"models": "; ".join(models), "models_that_ran": ran} | row)

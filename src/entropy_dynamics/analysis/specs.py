@@ -1,7 +1,7 @@
 """The keys of the files in experiments/: a spec class per `kind` of table or figure, and the paper's own numbers."""
 
 from collections.abc import Iterable
-from typing import Annotated, Literal, Self, get_args
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, RootModel, model_validator
 
@@ -108,8 +108,6 @@ class Spec(Section):
 class DataFilter(Spec):
     """Histogram of the training problems by pass rate, including dropped ones."""
 
-    kind: Literal["data_filter"]
-
 
 OneGroup = Annotated[list[RunGroup], Field(min_length=1, max_length=1)]
 """The same methods on every model."""
@@ -142,7 +140,6 @@ class MetricsSpec(ComparedSpec):
 class ScoresSpec(MetricsSpec, LabelledSpec):
     """Table of Avg@K and Pass@K, a row per model and method."""
 
-    kind: Literal["scores"]
     entropy: bool = False
     """Also show the final entropy, and which methods are identical to the baseline."""
     pooled: bool = False
@@ -152,25 +149,18 @@ class ScoresSpec(MetricsSpec, LabelledSpec):
 class GainsSpec(MetricsSpec):
     """Gains over the baseline on each data set, next to those in the paper."""
 
-    kind: Literal["gains"]
-
 
 class PassSpec(ComparedSpec):
     """Pass@k over k: a row of panels per model, a panel per data set, a line per method."""
-
-    kind: Literal["pass_at_k"]
 
 
 class FrontierSpec(ComparedSpec, LabelledSpec):
     """Avg@K against Pass@K over the scale's `evaluation.temperatures`, a panel per model, a line per method."""
 
-    kind: Literal["frontier"]
-
 
 class LadderSpec(ComparedSpec):
     """Scores, entropy and gains over the models' number of parameters, and predictions from the `fitted` models."""
 
-    kind: Literal["ladder"]
     runs: OneGroup
     fitted: Annotated[Names, Field(min_length=3)]
     """Models from which the scores of all other models are predicted."""
@@ -179,14 +169,12 @@ class LadderSpec(ComparedSpec):
 class DifficultySpec(ComparedSpec):
     """Gain in Avg@K and Pass@K over the baseline, on thirds of the problems by the untrained models' pass rate."""
 
-    kind: Literal["difficulty"]
     runs: OneGroup
 
 
 class CurvesSpec(LabelledSpec):
     """Training curves: one or more panels."""
 
-    kind: Literal["curves"]
     panels: Annotated[list[Panel], Field(min_length=1)]
 
 
@@ -209,13 +197,10 @@ class SweepsSpec(BaselineSpec):
 class StrengthSpec(SweepsSpec):
     """Clipped tokens, entropy and scores over the parameter of each sweep."""
 
-    kind: Literal["strength"]
-
 
 class MatchedSpec(SweepsSpec, OneModelSpec):
     """Scores over the final entropy of each strength, and methods compared at the entropy of one of them."""
 
-    kind: Literal["matched"]
     reference: str = "clip_b"
     """The method at whose entropy the others are compared."""
 
@@ -223,20 +208,16 @@ class MatchedSpec(SweepsSpec, OneModelSpec):
 class DistributionSpec(OneModelSpec):
     """Histogram of the problems of one data set by their number of correct samples, per method."""
 
-    kind: Literal["pass_rate_distribution"]
     evaluations: Annotated[list[str], Field(min_length=1, max_length=1)]
 
 
 class TheorySpec(Spec):
     """Predicted against measured entropy changes of single tokens, of the untrained `pass_rates.model`."""
 
-    kind: Literal["theory"]
-
 
 class LinksSpec(OneModelSpec):
     """Correlation of columns over the steps of a method: each with the next, and the first with the last."""
 
-    kind: Literal["links"]
     runs: OneGroup
     columns: Annotated[Columns, Field(min_length=2)]
 
@@ -244,12 +225,23 @@ class LinksSpec(OneModelSpec):
 class LensSpec(OneModelSpec, LabelledSpec):
     """Share of GRPO's push on the entropy that each method keeps in the quadrants of sign(A) and sign(S*)."""
 
-    kind: Literal["lens"]
 
-
-_SPECS: list[type[Spec]] = [ScoresSpec, GainsSpec, PassSpec, DifficultySpec, CurvesSpec, StrengthSpec, MatchedSpec]
-_SPECS += [FrontierSpec, LadderSpec, DistributionSpec, DataFilter, TheorySpec, LinksSpec, LensSpec]
-KINDS = {get_args(spec.model_fields["kind"].annotation)[0]: spec for spec in _SPECS}
+KINDS: dict[str, type[Spec]] = {
+    "scores": ScoresSpec,
+    "gains": GainsSpec,
+    "pass_at_k": PassSpec,
+    "difficulty": DifficultySpec,
+    "curves": CurvesSpec,
+    "strength": StrengthSpec,
+    "matched": MatchedSpec,
+    "frontier": FrontierSpec,
+    "ladder": LadderSpec,
+    "pass_rate_distribution": DistributionSpec,
+    "data_filter": DataFilter,
+    "theory": TheorySpec,
+    "links": LinksSpec,
+    "lens": LensSpec,
+}
 
 SpecFile = RootModel[Annotated[Spec, OneOf("kind", lambda: KINDS)]]
 

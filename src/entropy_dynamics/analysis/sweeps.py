@@ -1,6 +1,6 @@
 """Scores as functions of a method's strength, at matched entropy, and over the temperature of the evaluation."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -8,10 +8,10 @@ import pandas as pd
 from jaxtyping import Float
 
 from entropy_dynamics.analysis.experiments import Experiment
-from entropy_dynamics.analysis.problem_scores import arm_scores, on_shared_seeds, paired
+from entropy_dynamics.analysis.problem_scores import paired, score_columns
 from entropy_dynamics.analysis.run_data import Arm, Results, final_means
 from entropy_dynamics.analysis.specs import METRICS, ComparedSpec, FrontierSpec, MatchedSpec, Metric, SweepsSpec
-from entropy_dynamics.analysis.statistics import Interval, Scores, mean_interval, score_interval
+from entropy_dynamics.analysis.statistics import Interval, mean_interval, score_interval
 from entropy_dynamics.analysis.temperatures import matched_pass, on_front
 from entropy_dynamics.config import BASE, scale_names
 
@@ -32,6 +32,7 @@ def strength_frame(experiment: Experiment[SweepsSpec], results: Results) -> pd.D
         for run, value in sweep.methods(scale_names(results.scale, results.configs)).items()
     }
     for model in experiment.models:
+        samples = results.counts(experiment, model)
         for method in experiment.methods(model):
             name, parameter, value = swept.get(method, (method, "", np.nan))
             runs = experiment.of(model, method)
@@ -41,25 +42,10 @@ def strength_frame(experiment: Experiment[SweepsSpec], results: Results) -> pd.D
             row["clip_fraction"] = 100 * np.mean([frame["clip_fraction"].mean() for frame in frames])
             row |= mean_interval(final_means(frame["entropy"].to_numpy() for frame in frames)).columns("entropy")
             for metric in SCORES:
-                scores = scores_of(metric, {(model, method): 1.0}, experiment, results)
-                row |= score_interval(scores, mean_interval).columns(metric)
+                columns = score_columns(samples, {(model, method): 1}, metric, experiment.shares)
+                row |= score_interval(columns, mean_interval).times(100).columns(metric)
             rows.append(row)
     return pd.DataFrame(rows)
-
-
-def scores_of(
-    metric: Metric, weights: Mapping[Arm, float], experiment: Experiment[Any], results: Results, at: float | None = None
-) -> list[Scores]:
-    """Columns of `score_interval` for a weighted sum of arms: one per data set, summing to the mean in percent.
-
-    `at`: temperature of the evaluations; None: that of the tables.
-    """
-    shares = {arm: 100 / len(experiment.evaluations) * weight for arm, weight in weights.items()}
-    columns = []
-    for dataset in experiment.evaluations:
-        counts = {arm: {run.seed: results.samples(run, dataset, at) for run in experiment.of(*arm)} for arm in weights}
-        columns.append(paired(arm_scores(metric, counts), shares))
-    return columns
 
 
 def ends_of(
@@ -106,12 +92,13 @@ def _matched(
         return Interval()
     above = max(1, int(np.searchsorted(entropies, matched)))
     pair = slice(above - 1, above + 1)
-    (width,), (rise,) = np.diff(entropies[pair]), np.diff(rows[metric].to_numpy()[pair])
+    (width,), (rise,) = np.diff(entropies[pair]), np.diff(rows[metric].to_numpy()[pair] / 100)
     share = (matched - entropies[above - 1]) / width
     weights = dict(zip([(model, run) for run in rows["run"].iloc[pair]], (1 - share, share), strict=True))
     weights[model, reference] = -1.0
     distance = rise / width * paired(ends_of(weights, experiment, results), weights) / len(experiment.evaluations)
-    return score_interval([column - distance for column in scores_of(metric, weights, experiment, results)])
+    columns = score_columns(results.counts(experiment), weights, metric, experiment.shares)
+    return score_interval([column - distance for column in columns]).times(100)
 
 
 def frontier_frame(experiment: Experiment[FrontierSpec], results: Results) -> pd.DataFrame:
@@ -124,16 +111,17 @@ def frontier_frame(experiment: Experiment[FrontierSpec], results: Results) -> pd
     usual, rows = results.config.evaluation.temperature, []
     for model in experiment.models:
         for at in sorted({usual, *experiment.temperatures}):
-            for dataset in experiment.evaluations:  # raises UserError if the runs' problems or K differ
-                results.counts(experiment, dataset, model, at)
+            samples = results.counts(experiment, model, at)
             for method in experiment.methods(model):
                 row = results.about(model) | {"method": method, "temperature": at}
                 for metric in METRICS:
-                    scores = scores_of(metric, {(model, method): 1.0}, experiment, results, at)
+                    columns = score_columns(samples, {(model, method): 1}, metric, experiment.shares)
                     known = at != 0 or metric == "avg"
-                    row |= (score_interval(scores, mean_interval) if known else Interval()).columns(metric)
+                    interval = score_interval(columns, mean_interval) if known else Interval()
+                    row |= interval.times(100).columns(metric)
                 if at == usual and method not in (BASE, experiment.spec.baseline):
-                    row |= gain_interval(frontier_gain(model, method, experiment, results)).columns("matched")
+                    gain = score_interval(frontier_gain(model, method, experiment, results))
+                    row |= gain.times(100).columns("matched")
                 rows.append(row | {"seeds": len(experiment.of(model, method))})
     return pd.DataFrame(rows)
 
@@ -141,22 +129,14 @@ def frontier_frame(experiment: Experiment[FrontierSpec], results: Results) -> pd
 def frontier_gain(
     model: str, method: str, experiment: Experiment[ComparedSpec], results: Results
 ) -> list[Float[np.ndarray, "seed problem"]]:
-    """Avg@K minus the baseline's frontier at equal Pass@K, in percentage points: the columns of `score_interval`.
+    """Avg@K minus the baseline's frontier at equal Pass@K: the columns of `score_interval`.
 
     NaN for a seed whose Pass@K is outside the frontier.
     """
-    baseline, shares = experiment.spec.baseline, dict.fromkeys(experiment.evaluations, 1 / len(experiment.evaluations))
+    shares = experiment.shares
     warm = sorted({results.config.evaluation.temperature, *filter(None, experiment.temperatures)})
-    arms = {(model, name): {run.seed: run for run in experiment.of(model, name)} for name in (method, baseline)}
-    seeds = []
-    for run, other in zip(*on_shared_seeds(arms).values(), strict=True):
-        policy = {dataset: results.samples(run, dataset) for dataset in shares}
-        frontier = [{dataset: results.samples(other, dataset, at) for dataset in shares} for at in warm]
-        outside = {dataset: np.full(len(samples.correct), np.nan) for dataset, samples in policy.items()}
-        seeds.append(matched_pass(policy, frontier, shares) or outside)
-    return [100 * share * np.stack([seed[dataset] for seed in seeds]) for dataset, share in shares.items()]
-
-
-def gain_interval(columns: list[Float[np.ndarray, "seed problem"]]) -> Interval:
-    """The interval of `frontier_gain`; NaN if any seed is outside the frontier."""
-    return Interval() if any(np.isnan(column).any() for column in columns) else score_interval(columns)
+    policies = results.counts(experiment, model)[model, method]
+    frontiers = [results.counts(experiment, model, at)[model, experiment.spec.baseline] for at in warm]
+    shared = sorted(set(policies).intersection(*frontiers))
+    seeds = [matched_pass(policies[seed], [of[seed] for of in frontiers], shares) for seed in shared]
+    return [share * np.stack([seed[dataset] for seed in seeds]) for dataset, share in shares.items()]

@@ -37,7 +37,7 @@ def best_point(metric: Metric, validation: Mapping[P, Sequence[Samples]], least:
 
 def matched_pass(
     policy: Evaluation, others: Sequence[Evaluation], weights: Mapping[str, float]
-) -> dict[str, Float[np.ndarray, " problem"]] | None:
+) -> dict[str, Float[np.ndarray, " problem"]]:
     """Avg@K of a policy minus that of another policy at equal Pass@K, as a score per problem of each data set.
 
     The other policy's frontier is the linear interpolation of its non-dominated points (Pass@K, Avg@K) over
@@ -46,7 +46,7 @@ def matched_pass(
     interpolated between the two neighboring points, where a and p are the problem's Avg@K and Pass@K and m is the slope
     of the frontier, since sampling error in Pass@K moves the point along the frontier.
 
-    Returns None if the policy's Pass@K is outside the frontier, which is not extrapolated.
+    All are NaN if the policy's Pass@K is outside the frontier, which is not extrapolated.
 
     Args:
         others: the other policy at each of its temperatures.
@@ -63,7 +63,7 @@ def matched_pass(
                 for of in (policy, others[low], others[high])
             )
             return {name: ours[name] - (1 - share) * below[name] - share * above[name] for name in weights}
-    return None
+    return {dataset: np.full(len(policy[dataset].correct), np.nan) for dataset in weights}
 
 
 def on_front(x: Float[np.ndarray, " point"], y: Float[np.ndarray, " point"]) -> Bool[np.ndarray, " point"]:

@@ -16,8 +16,8 @@ from entropy_dynamics.analysis.claim_specs import CurveClaim, ScoreDifference, S
 from entropy_dynamics.analysis.claims import Claim, swept_value
 from entropy_dynamics.analysis.curves import SPARSE
 from entropy_dynamics.analysis.experiments import Run
-from entropy_dynamics.analysis.problem_scores import on_shared_seeds, score_columns, shared_seeds
-from entropy_dynamics.analysis.run_data import Arm, Results, Samples
+from entropy_dynamics.analysis.problem_scores import score_columns, shared_seeds
+from entropy_dynamics.analysis.run_data import Arm, Evaluated, Results
 from entropy_dynamics.analysis.statistics import (
     LEVEL,
     MAX_SEEDS,
@@ -84,7 +84,7 @@ class Finding:
 
     def measure(self, columns: Sequence[Scores]) -> None:
         """Set the effect and its interval from the columns of `score_interval`."""
-        self.interval, self.by_seed = score_interval(columns), over_problems(columns)
+        self.interval, self.by_seed = score_interval(columns).times(100), 100 * over_problems(columns)
 
     def decide(self, low: float, high: float, smallest: float | None = None) -> Self:
         """Set the verdict for the claimed range, and its reason.
@@ -121,11 +121,7 @@ class Finding:
         numbers = self.interval.columns("effect") | {"detectable": self.interval.detectable()}
         judged = {name.removeprefix("effect_"): _rounded(number) for name, number in numbers.items()}
         by_seed = {str(seed): _rounded(effect) for seed, effect in zip(self.usable or (), self.by_seed, strict=False)}
-        rest: dict[str, Any] = {
-            "range": [_rounded(end) for end in self.claimed],
-            "seeds": self.seeds,
-            "by_seed": by_seed,
-        }
+        rest = {"range": [_rounded(end) for end in self.claimed], "seeds": self.seeds, "by_seed": by_seed}
         rest |= {"seeds_needed": self.seeds_needed, "reason": self.reason}
         return {"id": id, "statement": statement, "place": place, "verdict": self.verdict} | judged | about | rest
 
@@ -213,8 +209,8 @@ def _curves(claim: Claim, spec: CurveClaim, results: Results, finding: Finding) 
         frame = finding.read(results, run.metrics_file(results.root), partial(_curve, spec, results, run))
         if frame is not None:
             frames[run.model, run.method][run.seed] = frame
-    paired = on_shared_seeds(frames)
     finding.usable = shared_seeds(frames)
+    paired = {arm: [by_seed[seed] for seed in finding.usable] for arm, by_seed in frames.items()}
     lengths = {len(frame) for seeds in paired.values() for frame in seeds}
     shortest = min(lengths, default=0)
     if len(lengths) > 1:
@@ -273,9 +269,6 @@ def _statistic(spec: CurveClaim, rows: np.ndarray) -> float:
 
 # Scores
 
-Counts = dict[Arm, dict[int, dict[str, Samples]]]
-"""Arm -> usable seed -> {data set: counts}; all on the same problems."""
-
 
 def _score_claim(claim: Claim, spec: ScoreDifference, results: Results, finding: Finding) -> None:
     temperatures, chosen = claim.temperatures, spec.temperature not in (None, "greedy")
@@ -299,9 +292,9 @@ def _score_claim(claim: Claim, spec: ScoreDifference, results: Results, finding:
             _score_difference(claim, spec, counts[temperatures[0]], finding)
 
 
-def _samples(claim: Claim, temperature: float, results: Results, finding: Finding) -> Counts:
+def _samples(claim: Claim, temperature: float, results: Results, finding: Finding) -> Evaluated:
     """The counts at a temperature; those of the untrained models are at the temperature of the tables."""
-    usable: Counts = {}
+    usable: Evaluated = {}
     expected: dict[Any, Any] = {}
     for run in claim.all_runs():
         at = results.config.evaluation.temperature if run.method == BASE else temperature
@@ -323,20 +316,21 @@ def _samples(claim: Claim, temperature: float, results: Results, finding: Findin
     return usable
 
 
-def _score_difference(claim: Claim, spec: ScoreDifference, samples: Counts, finding: Finding) -> None:
+def _score_difference(claim: Claim, spec: ScoreDifference, samples: Evaluated, finding: Finding) -> None:
     finding.usable = shared_seeds({arm: samples[arm] for arm in product(spec.models, claim.seeds)})
     if not finding.seeds or not all(samples.values()):
         return
-    if not spec.everywhere:
-        finding.measure(score_columns(samples, claim.weights, spec.metric, spec.problems, spec.datasets))
-        return
+    parts = [(spec.models, spec.datasets)]
+    if spec.everywhere:
+        parts = [([model], {dataset: 1.0}) for model, dataset in product(spec.models, spec.datasets)]
     cells = []
-    for model, dataset in product(spec.models, spec.datasets):
-        of_model = {arm: seeds for arm, seeds in samples.items() if arm[0] == model}
-        finding.measure(score_columns(of_model, claim.weights, spec.metric, spec.problems, {dataset: 1.0}))
+    for models, datasets in parts:
+        arms = {(model, method): weight / len(models) for model in models for method, weight in claim.weights.items()}
+        finding.measure(score_columns(samples, arms, spec.metric, datasets, spec.problems))
         cells.append((finding.interval, finding.by_seed))
-    _, finding.by_seed = min(cells, key=lambda cell: cell[0].value)
-    judge_cells(finding, [interval for interval, _ in cells], spec)
+    if spec.everywhere:
+        _, finding.by_seed = min(cells, key=lambda cell: cell[0].value)
+        judge_cells(finding, [interval for interval, _ in cells], spec)
 
 
 def judge_cells(finding: Finding, cells: Sequence[Interval], spec: ScoreDifference) -> None:
@@ -347,7 +341,7 @@ def judge_cells(finding: Finding, cells: Sequence[Interval], spec: ScoreDifferen
     finding.notes.append(f"the estimates of {true} of {len(cells)} are as claimed")
 
 
-def _at_best(claim: Claim, spec: ScoreDifference, counts: Mapping[float, Counts], finding: Finding) -> Counts:
+def _at_best(claim: Claim, spec: ScoreDifference, counts: Mapping[float, Evaluated], finding: Finding) -> Evaluated:
     """The counts of each arm at its best temperature on the validation set."""
     held_out, best = claim.config.training.validation_set, {}
     for arm in product(spec.models, claim.seeds):
@@ -360,7 +354,7 @@ def _at_best(claim: Claim, spec: ScoreDifference, counts: Mapping[float, Counts]
     return usual | {arm: counts[at][arm] for arm, at in best.items()}
 
 
-def _matched_pass(claim: Claim, spec: ScoreDifference, counts: Mapping[float, Counts], finding: Finding) -> None:
+def _matched_pass(claim: Claim, spec: ScoreDifference, counts: Mapping[float, Evaluated], finding: Finding) -> None:
     """Difference between the methods per seed, with the method of `against` interpolated to the other's Pass@K."""
     (method,), (other,), [model] = claim.runs, claim.against, spec.models
     policies = counts[claim.config.evaluation.temperature][model, method]
@@ -369,22 +363,22 @@ def _matched_pass(claim: Claim, spec: ScoreDifference, counts: Mapping[float, Co
     pairs = [(policies[seed], [at[seed] for at in frontier]) for seed in finding.usable]
     seeds = [matched_pass(*pair, spec.datasets) for pair in pairs]
     above = sum(not reached(*pair, spec.datasets) for pair in pairs)
+    outside = sum(bool(np.isnan(next(iter(seed.values()))).any()) for seed in seeds)
     for count, obstacle in (
         (above, f"{other} does not reach the Pass@K of {method} at any temperature"),
-        (seeds.count(None) - above, f"the Pass@K of {method} is below the frontier of {other}"),
+        (outside - above, f"the Pass@K of {method} is below the frontier of {other}"),
     ):
         finding.obstacles += [f"{obstacle} in {count} of {len(seeds)} seeds"] if count else []
     if seeds and not finding.obstacles:
         weights = spec.datasets.items()
-        scores = [100 * weight * np.stack([seed[dataset] for seed in seeds if seed]) for dataset, weight in weights]
-        finding.measure(scores)
+        finding.measure([weight * np.stack([seed[dataset] for seed in seeds]) for dataset, weight in weights])
 
 
-def _best_points(claim: Claim, spec: ScoreDifference, counts: Mapping[float, Counts], finding: Finding) -> None:
+def _best_points(claim: Claim, spec: ScoreDifference, counts: Mapping[float, Evaluated], finding: Finding) -> None:
     """Difference between two sides, each at a method and a temperature chosen on the validation set."""
     [model], held_out, least = spec.models, claim.config.training.validation_set, 0.0
     matched = spec.temperature == "matched_avg"
-    arms: Counts = {}
+    arms: Evaluated = {}
     for side, methods in (("runs", claim.runs), ("against", claim.against)):
         points = {(method, at): samples[model, method] for method in methods for at, samples in counts.items()}
         validation = {point: [seed[held_out] for seed in seeds.values()] for point, seeds in points.items()}
@@ -399,4 +393,5 @@ def _best_points(claim: Claim, spec: ScoreDifference, counts: Mapping[float, Cou
         arms[model, side] = points[chosen]
     finding.usable = shared_seeds(arms)
     if finding.seeds:
-        finding.measure(score_columns(arms, {"runs": 1.0, "against": -1.0}, spec.metric, of_datasets=spec.datasets))
+        signs = {(model, "runs"): 1.0, (model, "against"): -1.0}
+        finding.measure(score_columns(arms, signs, spec.metric, spec.datasets))
