@@ -76,9 +76,10 @@ def test_the_lens_of_clip_b_by_its_definition(make_trainer, model):
     inputs = {}
     backward = trainer.update.backward
 
-    def spy(batch, rows, advantages, scored, decision, **named):
-        inputs.update(batch=batch, stats=scored.stats, advantages=advantages, weights=decision.weights)
-        return backward(batch, rows, advantages, scored, decision, **named)
+    def spy(batch, rows, advantages, *others):
+        gradient = backward(batch, rows, advantages, *others)
+        inputs.update(batch=batch, stats=gradient.stats, advantages=advantages, weights=gradient.weights)
+        return gradient
 
     trainer.update.backward = spy
     metrics = trainer.step(0)
