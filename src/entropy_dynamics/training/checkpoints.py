@@ -18,7 +18,7 @@ from typing import Any
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
 
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.distributed.sharding import storage_faults
@@ -78,7 +78,7 @@ class Checkpoints:
         record = {"steps_done": len(rows), "made_from": self.made_from, "rows": rows, "method": method_state}
         record |= {"made_by": [*self.earlier, self.made_by], "finished": finished}
         record["ahead"] = [[vars(rollout) for rollout in rollouts] for rollouts in ahead]
-        tensors = _tensors(trained, _state(trained), finished)
+        tensors = _tensors(trained, finished)
         writer = HuggingFaceStorageWriter(str(temporary), _file_numbers(tensors), save_distributed=True)
         try:
             with storage_faults(f"checkpoint {temporary}"):
@@ -112,7 +112,10 @@ class Checkpoints:
             path = self.folder / name
             record = self.ranks.on_main(partial(_read_record, path))
             if record is not None and record["files"] == self._hashes(path) and AHEAD not in record["files"]:
-                self._load(path, trained, record.get("finished", False))
+                tensors = _tensors(trained, record.get("finished", False))
+                with storage_faults(f"checkpoint {path}"):  # loads in place
+                    reader = HuggingFaceStorageReader(str(path))
+                    dcp.load(tensors, storage_reader=reader, no_dist=self.ranks.mesh is None)
                 self.latest = record["steps_done"]
                 self.ahead = [[Rollout(**each) for each in rollouts] for rollouts in record.get("ahead", [])]
                 self.earlier = [by for by in record["made_by"] if _maker(by) != _maker(self.made_by)]
@@ -135,15 +138,6 @@ class Checkpoints:
     def others(self) -> list[Path]:
         """Folders with checkpoints of this run from a different config or different inputs."""
         return [path for path in self.root.glob("*") if path != self.folder]
-
-    def _load(self, path: Path, trained: Trained, finished: bool) -> None:
-        state = _state(trained)
-        tensors = _tensors(trained, state, finished)  # shares memory with `state`, so loading fills both
-        with storage_faults(f"checkpoint {path}"):
-            dcp.load(tensors, storage_reader=HuggingFaceStorageReader(str(path)), no_dist=self.ranks.mesh is None)
-        for name, (module, optimizer) in trained.items():
-            model, optim = state[f"{name}/model"], state[f"{name}/optimizer"]
-            set_state_dict(module, optimizer, model_state_dict=model, optim_state_dict=optim, options=_FLAT)
 
     def delete(self) -> None:
         """Delete this run's checkpoints, once its results are written. To be called on one rank."""
@@ -182,22 +176,15 @@ def _maker(made_by: dict[str, Any]) -> list[Any]:
     return [made_by.get(key) for key in ("method", "code_sha256", "packages")]
 
 
-def _state(trained: Trained) -> dict[str, dict[str, Any]]:
-    """Flat state dicts of modules and optimizers. Tied weights appear under each of their names."""
-    state = {}
-    for name, (module, optimizer) in trained.items():
-        state[f"{name}/model"], state[f"{name}/optimizer"] = get_state_dict(module, optimizer, options=_FLAT)
-    return state
-
-
-def _tensors(trained: Trained, state: dict[str, dict[str, Any]], finished: bool) -> dict[str, Tensor]:
-    """All tensors, tied weights once, and without the optimizers' if `finished`.
+def _tensors(trained: Trained, finished: bool) -> dict[str, Tensor]:
+    """The weights, tied ones once, and, unless `finished`, the optimizers' tensors; they are those in use, not copies.
 
     The remaining state, the optimizer's settings, comes from the config.
     """
     tensors = {}
-    for name, (module, _) in trained.items():
-        model, optim = state[f"{name}/model"], {} if finished else state[f"{name}/optimizer"]
+    for name, (module, optimizer) in trained.items():
+        model, optim = get_state_dict(module, optimizer, options=_FLAT)  # tied weights under each of their names
         tensors |= {f"{name}/model/{key}": model[key] for key, _ in module.named_parameters()}
-        tensors |= {f"{name}/optimizer/{key}": value for key, value in optim.items() if isinstance(value, Tensor)}
+        if not finished:
+            tensors |= {f"{name}/optimizer/{key}": value for key, value in optim.items() if isinstance(value, Tensor)}
     return tensors
