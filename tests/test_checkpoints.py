@@ -115,8 +115,9 @@ def test_the_latest_is_not_written_again(tmp_path, make_model):
     assert (again.folder / "step2").stat().st_ino == before
 
 
+@pytest.mark.parametrize("steps", [30, 40])
 @pytest.mark.parametrize("kept", [1, 2])
-def test_damaged_checkpoints_do_not_count_as_kept(tmp_path, make_model, kept):
+def test_damaged_checkpoints_do_not_count_as_kept(tmp_path, make_model, kept, steps):
     early = checkpoints(tmp_path, kept=9)
     for done in (20, 40, 60):
         early.save(trained(make_model), rows(done), {})
@@ -124,9 +125,9 @@ def test_damaged_checkpoints_do_not_count_as_kept(tmp_path, make_model, kept):
         truncate(early.folder / f"step{done}" / "checkpoint.json")
     one = checkpoints(tmp_path, kept=kept)
     assert one.resume(trained(make_model))[0] == rows(20)
-    one.save(trained(make_model), rows(30), {})
-    assert names(one) == ["step20", "step30"][-kept:]
-    assert checkpoints(tmp_path).resume(trained(make_model)) == (rows(30), {})
+    one.save(trained(make_model), rows(steps), {})
+    assert names(one) == ["step20", f"step{steps}"][-kept:]
+    assert checkpoints(tmp_path).resume(trained(make_model)) == (rows(steps), {})
 
 
 def test_steps_by_other_code_are_resumed_and_recorded(tmp_path, make_model):

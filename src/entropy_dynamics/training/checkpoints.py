@@ -86,8 +86,9 @@ class Checkpoints:
             if self.ranks.is_main:
                 write_json(temporary / RECORD, record | {"sha256": fingerprint(record)})
         if self.ranks.is_main:
-            undamaged = [path for path in self._steps() if path not in self.damaged]
-            for path in {*self.damaged, *undamaged[: -self.kept]}:
+            damaged = {*self.damaged} - {final}  # which this one has replaced
+            undamaged = [path for path in self._steps() if path not in damaged]
+            for path in {*damaged, *undamaged[: -self.kept]}:
                 shutil.rmtree(path, ignore_errors=True)
         self.ranks.barrier()
         self.latest, self.damaged = len(rows), []
