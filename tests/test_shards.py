@@ -15,6 +15,7 @@ from fault_harness import flip_a_bit, truncate
 from mistakes import mistake
 
 PROMPTS = [Prompt(name, []) for name in "abcde"]
+GRADES = [Grade(answer, True, True, True, False) for answer in ("7", None)]  # the type has to survive the file
 
 
 class Engine:
@@ -30,13 +31,8 @@ class Engine:
         return [Rollout(prompt.problem_id, sample, [1], "stop") for prompt in part for sample in range(2)]
 
 
-def grade(rollout) -> Grade:
-    answer = ["7", None][rollout.sample]  # the type has to survive the file
-    return Grade(answer, correct=True, answer_correct=True, formatted=True, truncated=False)
-
-
 def rows(shards, engine) -> pd.DataFrame:
-    return shards.graded_samples(engine, PROMPTS, grade)
+    return shards.graded_samples(engine, PROMPTS, lambda rollout: GRADES[rollout.sample])
 
 
 @pytest.fixture(autouse=True)
