@@ -7,28 +7,32 @@ import pytest
 
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.results.provenance import provenance
-from entropy_dynamics.sampling import Prompt
+from entropy_dynamics.sampling import Prompt, Rollout
 from entropy_dynamics.stages import shards as module
 from entropy_dynamics.stages.shards import Shards
+from entropy_dynamics.tasks import Grade
 from fault_harness import flip_a_bit, truncate
 from mistakes import mistake
 
 PROMPTS = [Prompt(name, []) for name in "abcde"]
+GRADES = [Grade(answer, True, True, True, False) for answer in ("7", None)]  # the type has to survive the file
 
 
-class Maker:
-    """Makes two rows per prompt, until it is interrupted in shard number `interrupted_in`."""
+class Engine:
+    """Gives two responses per prompt, until it is interrupted in shard number `interrupted_in`."""
 
     def __init__(self, interrupted_in: int | None = None):
         self.interrupted_in, self.asked = interrupted_in, []
 
-    def __call__(self, part) -> pd.DataFrame:
+    def sample(self, part, **_) -> list[Rollout]:
         if len(self.asked) == self.interrupted_in:
             raise KeyboardInterrupt
         self.asked.append("".join(prompt.problem_id for prompt in part))
-        ids = [prompt.problem_id for prompt in part for _ in range(2)]
-        answers = pd.array(["7", None] * len(part), dtype="str")  # the type has to survive the file
-        return pd.DataFrame({"problem_id": ids, "answer": answers, "tokens": [7, 8] * len(part)})
+        return [Rollout(prompt.problem_id, sample, [1], "stop") for prompt in part for sample in range(2)]
+
+
+def rows(shards, engine) -> pd.DataFrame:
+    return shards.graded_samples(engine, PROMPTS, lambda rollout: GRADES[rollout.sample])
 
 
 @pytest.fixture(autouse=True)
@@ -44,15 +48,15 @@ def shards(root, made_from=1) -> Shards:
 def interrupted(tmp_path):
     """A folder with the first two of three shards."""
     with pytest.raises(KeyboardInterrupt):
-        shards(tmp_path).rows(PROMPTS, Maker(interrupted_in=2))
+        rows(shards(tmp_path), Engine(interrupted_in=2))
     return tmp_path
 
 
-def test_only_the_missing_shard_is_made_and_the_rows_are_those_of_an_uninterrupted_call(interrupted):
-    maker = Maker()
-    found = shards(interrupted).rows(PROMPTS, maker)
-    assert maker.asked == ["e"]
-    pd.testing.assert_frame_equal(found, Maker()(PROMPTS))
+def test_only_the_missing_shard_is_made_and_the_rows_are_those_of_an_uninterrupted_call(interrupted, tmp_path):
+    engine = Engine()
+    found = rows(shards(interrupted), engine)
+    assert engine.asked == ["e"]
+    pd.testing.assert_frame_equal(found, rows(shards(tmp_path / "another"), Engine()))
 
 
 @pytest.mark.parametrize(
@@ -65,7 +69,7 @@ def test_only_the_missing_shard_is_made_and_the_rows_are_those_of_an_uninterrupt
     ],
 )
 def test_shards_are_reused_if_their_inputs_agree(interrupted, monkeypatch, changed, made):
-    maker, record = Maker(), "entropy_dynamics.results.provenance"
+    engine, record = Engine(), "entropy_dynamics.results.provenance"
     match changed:
         case "code":
             monkeypatch.setattr(f"{record}.code_hash", lambda: "another grader")
@@ -74,13 +78,13 @@ def test_shards_are_reused_if_their_inputs_agree(interrupted, monkeypatch, chang
             monkeypatch.setattr(f"{record}.hardware", lambda: "another")
         case "shard size":
             monkeypatch.setattr(module, "PROMPTS_HELD", 3)
-    shards(interrupted, made_from=2 if changed == "config" else 1).rows(PROMPTS, maker)
-    assert maker.asked == made
+    rows(shards(interrupted, made_from=2 if changed == "config" else 1), engine)
+    assert engine.asked == made
 
 
 def test_shards_are_deleted_once_the_result_is_written(interrupted):
     finished = shards(interrupted)
-    finished.rows(PROMPTS, Maker())
+    rows(finished, Engine())
     finished.delete()
     finished.delete()
     assert list(interrupted.iterdir()) == []
@@ -90,4 +94,4 @@ def test_shards_are_deleted_once_the_result_is_written(interrupted):
 def test_a_damaged_shard_is_one_line(interrupted, damage):
     damage(shards(interrupted).folder / "0-2.parquet")
     with mistake(match=r"0-2\.parquet is damaged \(.*\): delete it"):
-        shards(interrupted).rows(PROMPTS, Maker())
+        rows(shards(interrupted), Engine())

@@ -16,7 +16,7 @@ from entropy_dynamics.core.metrics import entropy_metrics
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.errors import NotFiniteError, UserError
 from entropy_dynamics.models.storage import load_policy
-from entropy_dynamics.training.failures import save_failure
+from entropy_dynamics.stages.train import save_failure
 from entropy_dynamics.training.optimizer import steps_taken
 from entropy_dynamics.training.trainer import PHASES, _Clock, engine_agreement
 from reference import even_sum, graded, parameters, rollouts_of, run, slow_advantages, slow_stats

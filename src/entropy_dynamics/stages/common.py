@@ -1,4 +1,4 @@
-"""Helpers shared by stages: preliminary checks, prompts, graded samples, and tables with their provenance."""
+"""Helpers shared by stages: preliminary checks, prompts, grades, and tables with their provenance."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -11,11 +11,9 @@ from entropy_dynamics.config import Config, StageConfig, read_yaml, settings_of
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import read_json, sha256, write_json, write_parquet
 from entropy_dynamics.results.layout import CONFIG, Layout, record_of
-from entropy_dynamics.sampling import Prompt, Rollout, Sampler
-from entropy_dynamics.stages.shards import Shards
+from entropy_dynamics.sampling import Prompt, Rollout
 from entropy_dynamics.tasks import Grade, Problem
 from entropy_dynamics.tasks.prompts import prompt_tokens
-from entropy_dynamics.training.rewards import grades_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -81,25 +79,6 @@ def make_grader(tokenizer: "PreTrainedTokenizerBase", problems: Sequence[Problem
         return by_id[problem_id].grade(response, finish_reason)
 
     return lambda rollout: grade(rollout.problem_id, tuple(rollout.token_ids), rollout.finish_reason)
-
-
-def graded_samples(
-    config: StageConfig,
-    tokenizer: "PreTrainedTokenizerBase",
-    problems: Sequence[Problem],
-    prompts: Sequence[Prompt],
-    sampler: Sampler,
-    shards: Shards,
-    **settings: Any,
-) -> pd.DataFrame:
-    """The `sample_rows` of all prompts, reusing finished shards; `settings` as in `Sampler.sample`."""
-    grade = make_grader(tokenizer, problems)
-
-    def rows(shard: Sequence[Prompt]) -> pd.DataFrame:
-        rollouts = sampler.sample(shard, max_new_tokens=config.sampling.max_new_tokens, **settings)
-        return sample_rows(rollouts, grades_of(rollouts, grade, shards.ranks))
-
-    return shards.rows(prompts, rows)
 
 
 def sample_rows(rollouts: Sequence[Rollout], grades: Sequence[Grade]) -> pd.DataFrame:

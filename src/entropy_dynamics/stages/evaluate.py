@@ -15,7 +15,7 @@ from entropy_dynamics.models.storage import check_model_directory, load_tokenize
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.results.provenance import provenance
 from entropy_dynamics.sampling import Sampler, open_sampler, prompts_hash
-from entropy_dynamics.stages.common import check_inputs, check_replaceable, graded_samples, make_prompts, write_table
+from entropy_dynamics.stages.common import check_inputs, check_replaceable, make_grader, make_prompts, write_table
 from entropy_dynamics.stages.shards import Shards
 from entropy_dynamics.tasks.files import load_problems
 
@@ -68,8 +68,9 @@ def evaluate(
         record |= provenance([layout.facts(model, method, seed), layout.problems(dataset)])
         names = [model, method, f"seed{seed}", *([] if at is None else [f"T{at:g}"]), dataset]
         shards = Shards(layout.shards("evaluation", *names), ranks, record | {"dataset": dataset})
-        stream, asked = f"evaluation/{dataset}/seed{seed}", (problems[dataset], prompts[dataset])
-        frame = graded_samples(configs[at], tokenizer, *asked, sampler, shards, stream=stream, **settings)
+        more = {"max_new_tokens": config.sampling.max_new_tokens, "stream": f"evaluation/{dataset}/seed{seed}"}
+        grade = make_grader(tokenizer, problems[dataset])
+        frame = shards.graded_samples(sampler, prompts[dataset], grade, **settings, **more)
         return frame, {"evaluation": settings, **record}, shards
 
     with nullcontext(sampler) if sampler else open_sampler(config, policy, tokenizer, ranks) as engine:

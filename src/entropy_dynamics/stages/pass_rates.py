@@ -11,7 +11,7 @@ from entropy_dynamics.results.files import write_json
 from entropy_dynamics.results.layout import FACTS, Layout
 from entropy_dynamics.results.provenance import provenance
 from entropy_dynamics.sampling import open_sampler, prompts_hash
-from entropy_dynamics.stages.common import check_inputs, check_replaceable, graded_samples, make_prompts, write_table
+from entropy_dynamics.stages.common import check_inputs, check_replaceable, make_grader, make_prompts, write_table
 from entropy_dynamics.stages.gate import gate_record
 from entropy_dynamics.stages.shards import Shards
 from entropy_dynamics.tasks.files import load_problems
@@ -39,8 +39,9 @@ def measure_pass_rates(config: StageConfig, layout: Layout, seed: int = 0, ranks
     record |= provenance([base / FACTS, layout.problems(TRAIN)])
     shards = Shards(layout.shards("pass_rates", f"seed{seed}"), ranks, record)
     with open_sampler(config, directory, tokenizer, ranks, with_logp=True) as sampler:
-        settings = {"samples": count, "temperature": config.sampling.temperature, "stream": f"pass rates/seed{seed}"}
-        graded = graded_samples(config, tokenizer, problems, prompts, sampler, shards, **settings)
+        limits = {"temperature": config.sampling.temperature, "max_new_tokens": config.sampling.max_new_tokens}
+        stream, grade = f"pass rates/seed{seed}", make_grader(tokenizer, problems)
+        graded = shards.graded_samples(sampler, prompts, grade, samples=count, stream=stream, **limits)
     gate = gate_record(config, seed, graded)
     if ranks.is_main:
         write_json(layout.gate(seed), gate)

@@ -10,7 +10,10 @@ import pandas as pd
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.results.files import read_parquet, write_parquet
 from entropy_dynamics.results.provenance import fingerprint
-from entropy_dynamics.sampling import PROMPTS_HELD, Prompt
+from entropy_dynamics.sampling import PROMPTS_HELD, Prompt, Rollout, Sampler
+from entropy_dynamics.stages.common import sample_rows
+from entropy_dynamics.tasks import Grade
+from entropy_dynamics.training.rewards import grades_of
 
 
 class Shards:
@@ -22,8 +25,13 @@ class Shards:
         # All ranks must see the same shards, as they sample the remaining ones together.
         self.finished = set(ranks.on_main(lambda: [path.stem for path in self.folder.glob("*.parquet")]))
 
-    def rows(self, prompts: Sequence[Prompt], make: Callable[[Sequence[Prompt]], pd.DataFrame]) -> pd.DataFrame:
-        """The rows of all `prompts`, PROMPTS_HELD at a time: read from a finished shard, or made and written."""
+    def graded_samples(
+        self, sampler: Sampler, prompts: Sequence[Prompt], grade: Callable[[Rollout], Grade], **settings: Any
+    ) -> pd.DataFrame:
+        """The `sample_rows` of all `prompts`, PROMPTS_HELD at a time: read from a finished shard, or made and written.
+
+        `settings` as in `Sampler.sample`.
+        """
         frames = []
         for start in range(0, len(prompts), PROMPTS_HELD):
             shard = prompts[start : start + PROMPTS_HELD]
@@ -31,7 +39,8 @@ class Shards:
             if path.stem in self.finished:
                 frames.append(read_parquet(path))
                 continue
-            frames.append(make(shard))
+            rollouts = sampler.sample(shard, **settings)
+            frames.append(sample_rows(rollouts, grades_of(rollouts, grade, self.ranks)))
             if self.ranks.is_main:
                 write_parquet(path, frames[-1])
         return pd.concat(frames, ignore_index=True)

@@ -6,6 +6,8 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pandas as pd
+from safetensors.torch import save_file
+from transformers import PreTrainedTokenizerBase
 
 from entropy_dynamics.config import BASE, TRAIN, RunConfig, settings_of, shorter_runs, to_yaml
 from entropy_dynamics.distributed.precision import precision_on
@@ -27,7 +29,6 @@ from entropy_dynamics.stages.evaluate import evaluate
 from entropy_dynamics.stages.token_samples import token_samples
 from entropy_dynamics.tasks.files import load_problems
 from entropy_dynamics.training.checkpoints import Checkpoints
-from entropy_dynamics.training.failures import save_failure
 from entropy_dynamics.training.modules import load_critic, load_trained_policy
 from entropy_dynamics.training.trackers import Trackers
 from entropy_dynamics.training.trainer import VALIDATION, Trainer
@@ -140,7 +141,7 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
             save_failure(failure, trainer, tokenizer, str(error))
             raise NotFiniteError(f"{error}; the policy before it and the batch are in {failure}") from error
 
-        weights = policy.weights(sampler.weights_dtype)
+        weights = policy.weights_on_main(ranks, sampler.weights_dtype)
         if ranks.is_main:
             with written_whole(out) as directory:
                 save_policy(policy.model, tokenizer, directory / "policy", weights)
@@ -154,9 +155,6 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
                 run = {"model": model_name, "method": method_name, "seed": seed, "note": note, "ranks": ranks.size}
                 more = chosen | ({"earlier_steps_by": checkpoints.earlier} if checkpoints.earlier else {})
                 write_json(directory / PROVENANCE, run | record | {"outputs": other_hashes(directory)} | more)
-        else:
-            for _ in weights:  # gathering a weight is a collective
-                pass
         ranks.barrier()
         trainer.push()
         samples = evaluate(config, layout, method_name, seed, ranks=ranks, sampler=sampler)
@@ -167,3 +165,20 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
             raise UserError(f"{missing[0]} is gone: {begun}")
         checkpoints.delete()
     return out
+
+
+def save_failure(directory: Path, trainer: Trainer, tokenizer: PreTrainedTokenizerBase, message: str) -> None:
+    """Write the last finite `policy` (readable by `load_policy`), and the batch that broke it, atomically.
+
+    `batch.safetensors` holds the fields of RolloutBatch, and `rewards`. A collective: all ranks must call it.
+    """
+    weights = trainer.policy.weights_on_main(trainer.ranks)
+    if not trainer.ranks.is_main:
+        return
+    step, batch, rewards = trainer.in_progress
+    tensors = {**vars(batch), "rewards": rewards}
+    tensors = {name: tensor.cpu().contiguous() for name, tensor in tensors.items() if tensor is not None}
+    with written_whole(directory) as temporary:
+        save_policy(trainer.policy.model, tokenizer, temporary / "policy", weights)
+        save_file(tensors, temporary / "batch.safetensors")
+        write_json(temporary / "failure.json", {"message": message, "steps_done": step})

@@ -9,7 +9,7 @@ import json
 import re
 import shutil
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -18,11 +18,11 @@ from typing import Any
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
 
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.distributed.sharding import storage_faults
-from entropy_dynamics.results.files import flush, sha256, write_json
+from entropy_dynamics.results.files import sha256, write_json, written_whole
 from entropy_dynamics.results.layout import CHECKPOINT_FILE_BYTES
 from entropy_dynamics.results.provenance import fingerprint
 from entropy_dynamics.sampling import Rollout
@@ -70,38 +70,28 @@ class Checkpoints:
         """
         if len(rows) == self.latest:
             return
-        temporary = self.folder / f".step{len(rows)}.partial"
         if self.ranks.is_main:
             for stale in self.folder.glob(".step*.partial"):  # left by a run that was killed
                 shutil.rmtree(stale)
-        self.ranks.barrier()
         record = {"steps_done": len(rows), "made_from": self.made_from, "rows": rows, "method": method_state}
         record |= {"made_by": [*self.earlier, self.made_by], "finished": finished}
         record["ahead"] = [[vars(rollout) for rollout in rollouts] for rollouts in ahead]
-        tensors = _tensors(trained, _state(trained), finished)
-        writer = HuggingFaceStorageWriter(str(temporary), _file_numbers(tensors), save_distributed=True)
-        try:
-            with storage_faults(f"checkpoint {temporary}"):
-                dcp.save(tensors, storage_writer=writer, no_dist=self.ranks.mesh is None)
-                record["files"] = self._hashes(temporary, to_disk=True)
-                if self.ranks.is_main:
-                    write_json(temporary / RECORD, record | {"sha256": fingerprint(record)})
-                    self._rename(temporary, self.folder / f"step{len(rows)}")
-        except BaseException:  # leave nothing half-written after Ctrl-C or on a full disk
+        tensors = _tensors(trained, finished)
+        final = self.folder / f"step{len(rows)}"  # may exist: damaged, or made by a longer run that repeats this step
+        with storage_faults(f"checkpoint {final}"), ExitStack() as on_main:
+            temporary = Path(self.ranks.on_main(lambda: str(on_main.enter_context(written_whole(final)))))
+            writer = HuggingFaceStorageWriter(str(temporary), _file_numbers(tensors), save_distributed=True)
+            dcp.save(tensors, storage_writer=writer, no_dist=self.ranks.mesh is None)
+            record["files"] = self._hashes(temporary)
             if self.ranks.is_main:
-                shutil.rmtree(temporary, ignore_errors=True)
-            raise
+                write_json(temporary / RECORD, record | {"sha256": fingerprint(record)})
+        if self.ranks.is_main:
+            damaged = {*self.damaged} - {final}  # which this one has replaced
+            undamaged = [path for path in self._steps() if path not in damaged]
+            for path in {*damaged, *undamaged[: -self.kept]}:
+                shutil.rmtree(path, ignore_errors=True)
         self.ranks.barrier()
         self.latest, self.damaged = len(rows), []
-
-    def _rename(self, temporary: Path, final: Path) -> None:
-        if final.exists():  # damaged, or made by a longer run that repeats this step
-            shutil.rmtree(final)
-        temporary.rename(final)
-        flush(self.folder)
-        undamaged = [path for path in self._steps() if path not in self.damaged]
-        for path in {*self.damaged, *undamaged[: -self.kept]}:
-            shutil.rmtree(path, ignore_errors=True)
 
     def resume(self, trained: Trained) -> tuple[list[dict[str, float]], dict[str, float]]:
         """Load the latest undamaged checkpoint of this run into `trained`; damaged ones are skipped with a note.
@@ -112,7 +102,10 @@ class Checkpoints:
             path = self.folder / name
             record = self.ranks.on_main(partial(_read_record, path))
             if record is not None and record["files"] == self._hashes(path) and AHEAD not in record["files"]:
-                self._load(path, trained, record.get("finished", False))
+                tensors = _tensors(trained, record.get("finished", False))
+                with storage_faults(f"checkpoint {path}"):  # loads in place
+                    reader = HuggingFaceStorageReader(str(path))
+                    dcp.load(tensors, storage_reader=reader, no_dist=self.ranks.mesh is None)
                 self.latest = record["steps_done"]
                 self.ahead = [[Rollout(**each) for each in rollouts] for rollouts in record.get("ahead", [])]
                 self.earlier = [by for by in record["made_by"] if _maker(by) != _maker(self.made_by)]
@@ -121,29 +114,14 @@ class Checkpoints:
             self.ranks.note(f"checkpoint {path} is damaged and is skipped")
         return [], {}
 
-    def _hashes(self, path: Path, to_disk: bool = False) -> dict[str, str]:
-        """SHA-256 of every file of a checkpoint except its record, by name; `to_disk` also flushes each."""
+    def _hashes(self, path: Path) -> dict[str, str]:
+        """SHA-256 of every file of a checkpoint except its record, by name."""
         names = self.ranks.on_main(lambda: sorted({file.name for file in path.iterdir() if file.is_file()} - {RECORD}))
-
-        def digest(name: str) -> str:
-            if to_disk:
-                flush(path / name)
-            return sha256(path / name)
-
-        return dict(zip(names, self.ranks.map(digest, names), strict=True))
+        return dict(zip(names, self.ranks.map(lambda name: sha256(path / name), names), strict=True))
 
     def others(self) -> list[Path]:
         """Folders with checkpoints of this run from a different config or different inputs."""
         return [path for path in self.root.glob("*") if path != self.folder]
-
-    def _load(self, path: Path, trained: Trained, finished: bool) -> None:
-        state = _state(trained)
-        tensors = _tensors(trained, state, finished)  # shares memory with `state`, so loading fills both
-        with storage_faults(f"checkpoint {path}"):
-            dcp.load(tensors, storage_reader=HuggingFaceStorageReader(str(path)), no_dist=self.ranks.mesh is None)
-        for name, (module, optimizer) in trained.items():
-            model, optim = state[f"{name}/model"], state[f"{name}/optimizer"]
-            set_state_dict(module, optimizer, model_state_dict=model, optim_state_dict=optim, options=_FLAT)
 
     def delete(self) -> None:
         """Delete this run's checkpoints, once its results are written. To be called on one rank."""
@@ -182,22 +160,15 @@ def _maker(made_by: dict[str, Any]) -> list[Any]:
     return [made_by.get(key) for key in ("method", "code_sha256", "packages")]
 
 
-def _state(trained: Trained) -> dict[str, dict[str, Any]]:
-    """Flat state dicts of modules and optimizers. Tied weights appear under each of their names."""
-    state = {}
-    for name, (module, optimizer) in trained.items():
-        state[f"{name}/model"], state[f"{name}/optimizer"] = get_state_dict(module, optimizer, options=_FLAT)
-    return state
-
-
-def _tensors(trained: Trained, state: dict[str, dict[str, Any]], finished: bool) -> dict[str, Tensor]:
-    """All tensors, tied weights once, and without the optimizers' if `finished`.
+def _tensors(trained: Trained, finished: bool) -> dict[str, Tensor]:
+    """The weights, tied ones once, and, unless `finished`, the optimizers' tensors; they are those in use, not copies.
 
     The remaining state, the optimizer's settings, comes from the config.
     """
     tensors = {}
-    for name, (module, _) in trained.items():
-        model, optim = state[f"{name}/model"], {} if finished else state[f"{name}/optimizer"]
+    for name, (module, optimizer) in trained.items():
+        model, optim = get_state_dict(module, optimizer, options=_FLAT)  # tied weights under each of their names
         tensors |= {f"{name}/model/{key}": model[key] for key, _ in module.named_parameters()}
-        tensors |= {f"{name}/optimizer/{key}": value for key, value in optim.items() if isinstance(value, Tensor)}
+        if not finished:
+            tensors |= {f"{name}/optimizer/{key}": value for key, value in optim.items() if isinstance(value, Tensor)}
     return tensors

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 from entropy_dynamics.core.shapes import Rows
 from entropy_dynamics.core.token_stats import TokenStats, token_stats
 from entropy_dynamics.distributed.precision import autocast
+from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.distributed.sharding import whole
 from entropy_dynamics.models.tree import fits
 from entropy_dynamics.training.batch import RolloutBatch
@@ -86,3 +87,7 @@ class Policy(nn.Module):
         """
         for name, parameter in self.model.named_parameters():
             yield name, whole(parameter.detach().to(dtype or parameter.dtype))
+
+    def weights_on_main(self, ranks: Ranks, dtype: torch.dtype | None = None) -> list[tuple[str, Tensor]]:
+        """`weights` in rank 0's host memory; nothing on the other ranks, which must gather them too."""
+        return [(name, weight.cpu()) for name, weight in self.weights(dtype) if ranks.is_main]
