@@ -92,10 +92,10 @@ def recorded(trainer: Trainer) -> dict:
     seen = {"weights": [], "effective": [], "rollouts": [], "gradients": [], "graphs": []}
     backward, step, sample = trainer.update.backward, trainer.optimizer.step, trainer.sampler.sample
 
-    def backward_and_record(batch, rows, advantages, scored, *others):
-        gradient = backward(batch, rows, advantages, scored, *others)
+    def backward_and_record(batch, rows, advantages, scored, decision, **more):
+        gradient = backward(batch, rows, advantages, scored, decision, **more)
         seen["graphs"].append(bool(scored and scored.graphs))
-        seen["weights"].append(gradient.weights[rows].tolist())
+        seen["weights"].append(decision.weights[rows].tolist())
         seen["effective"].append(gradient.effective.tolist())
         return gradient
 

@@ -142,7 +142,8 @@ def test_corollary_4_is_exact_where_tokens_share_no_parameters():
     advantages = load_method("grpo").advantages(rewards, batch.groups)[:, None].expand(batch.mask.shape)
     first_order, rows = FirstOrderChange(update.entropy_gradient(batch), optimizer), torch.arange(rollouts)
     scored = update.score(batch, advantages)
-    gradient = update.backward(batch, rows, advantages, scored, None, generator)
+    decision = update.decide(batch, rows, advantages, scored, None, generator)
+    gradient = update.backward(batch, rows, advantages, scored, decision, first=True)
     clip_and_step(policy, optimizer, gradient.loss, config.optimizer, "here")
     first_order.add_update()
     expected = batch_entropy_change(advantages, scored.stats.s_centered, batch.mask, rate / (rollouts * tokens))
@@ -199,7 +200,8 @@ def test_single_steps_of_a_mask_are_those_of_its_loss(model, make_trainer, monke
     rewards = torch.tensor([float(trainer.grade(rollout).correct) for rollout in rollouts])
     advantages = method.advantages(rewards, batch.groups)[:, None].expand(batch.mask.shape)
     scored, rows = update.score(batch, advantages), torch.arange(len(batch))
-    update.backward(batch, rows, advantages, scored, None, torch.Generator().manual_seed(0))
+    decision = update.decide(batch, rows, advantages, scored, None, torch.Generator().manual_seed(0))
+    update.backward(batch, rows, advantages, scored, decision, first=True)
     step = [parameter.grad for parameter in model.parameters()]
     expected = -sum(float((a * b).sum()) for a, b in zip(gradient, step, strict=True))
     assert abs(expected) > 1e-6

@@ -44,11 +44,11 @@ def train(make_trainer, shared_model, name: str, **changes) -> tuple[list[dict],
     masks, losses = [], []
     backward = trainer.update.backward
 
-    def spy(*arguments):
-        gradient = backward(*arguments)
+    def spy(batch, rows, advantages, scored, decision, **named):
+        gradient = backward(batch, rows, advantages, scored, decision, **named)
         losses.append(gradient.loss.item())
-        masks.append(gradient.weights.tolist())
-        masks.append(None if gradient.coefficients is None else gradient.coefficients.tolist())
+        masks.append(decision.weights.tolist())
+        masks.append(None if decision.coefficients is None else decision.coefficients.tolist())
         return gradient
 
     trainer.update.backward = spy

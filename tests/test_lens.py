@@ -93,9 +93,9 @@ def test_effective_advantages_give_the_gradient_of_training(make_trainer, model,
     trainer = make_trainer(copy.deepcopy(model), name, updates_per_batch=updates, learning_rate=1e-2)
     backward, seen = trainer.update.backward, []
 
-    def spy(batch, rows, *arguments):
+    def spy(batch, rows, *arguments, **named):
         policy = copy.deepcopy(trainer.policy) if len(seen) == updates - 1 else None
-        gradient = backward(batch, rows, *arguments)
+        gradient = backward(batch, rows, *arguments, **named)
         seen.append((batch, rows, policy, gradient.effective))
         return gradient
 

@@ -138,19 +138,20 @@ class Trainer:
                 scored = self.update.score(batch, advantages)
         with clock("update"):
             seed = sample_seed(f"method/seed{self.seed}", "", step) % 2**63
-            generator, gradient, norms = torch.Generator(self.ranks.device).manual_seed(seed), None, []
+            generator, decision, norms = torch.Generator(self.ranks.device).manual_seed(seed), None, []
             weights, effective = torch.zeros_like(advantages), torch.zeros_like(advantages)
             for rows in batch.mini_batches(config.updates_per_batch):
-                first = gradient is None  # no optimizer step on this batch yet
-                gradient = self.update.backward(batch, rows, advantages, scored, gradient, generator)
+                first = decision is None  # no optimizer step on this batch yet
+                decision = self.update.decide(batch, rows, advantages, scored, decision, generator)
+                gradient = self.update.backward(batch, rows, advantages, scored, decision, first=first)
                 scored = Scored(gradient.stats)  # without the graphs, which the backward pass has freed
                 if first:
-                    agreement = self.check(batch, scored.stats, gradient.weights, step)
+                    agreement = self.check(batch, scored.stats, decision.weights, step)
                 where = f"step {step}"
                 norms.append(clip_and_step(self.policy, self.optimizer, gradient.loss, config.optimizer, where))
                 if first_order is not None:
                     first_order.add_update()
-                weights[rows], effective[rows] = gradient.weights[rows], gradient.effective[rows]
+                weights[rows], effective[rows] = decision.weights[rows], gradient.effective[rows]
             learned = {} if self.critic is None else self.critic.learn(batch, estimate, config.updates_per_batch)
         with clock("measure"):
             changed = dict.fromkeys(CHANGE, math.nan)

@@ -1,4 +1,4 @@
-"""Scores and gradients: the per-token part of a training step (`Trainer.step`)."""
+"""Score, decide, backward: the per-token part of a training step (`Trainer.step`)."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -33,18 +33,24 @@ class Scored:
 
 
 @dataclass(frozen=True)
+class Decision:
+    """The method's weights and coefficients for one update, fixed before its backward pass."""
+
+    weights: PerToken
+    coefficients: PerToken | None
+    divisors: Float[Tensor, "batch 1"]
+
+
+@dataclass(frozen=True)
 class Gradient:
     """Results of a backward pass; the gradients themselves are in the parameters."""
 
     loss: Float[Tensor, ""]
-    stats: TokenStats
-    """The given scores or, in a fused update, the scores of its own forward passes."""
-    weights: PerToken
-    """The method's, as are the coefficients; fixed before the backward pass."""
-    coefficients: PerToken | None
     effective: PerToken
     """`effective_advantages` times the number of response tokens of the update, which is A in strictly on-policy GRPO.
     0 in rows outside the update."""
+    stats: TokenStats
+    """The given scores or, in a fused update, the scores of its own forward passes."""
 
 
 class PolicyUpdate:
@@ -102,21 +108,19 @@ class PolicyUpdate:
         self.policy.zero_grad(set_to_none=True)
         return gradient
 
-    def backward(
+    def decide(
         self,
         batch: RolloutBatch,
         rows: Rows,
         advantages: PerToken,
         scored: Scored | None,
-        earlier: Gradient | None,
+        earlier: Decision | None,
         generator: torch.Generator,
-    ) -> Gradient:
-        """Compute the gradient of the loss of `rows`; `scored` is None in a fused update.
+    ) -> Decision:
+        """Weights, coefficients and divisors of the update on `rows`; `scored` is None in a fused update.
 
-        The weights and coefficients of `earlier`, the batch's previous update, are reused unless the method decides
-        before each update (`Method.per_update`). Rows with a constant loss (no token has both a weight and an
-        advantage) get a backward pass only if their graph is kept anyway. At the first update on a batch, ratios are
-        exactly 1, unless p_old is the engine's: stored log p equals the new one only up to rounding.
+        Those of `earlier`, the decision for the batch's previous update, are reused unless the method decides before
+        each update (`Method.per_update`).
         """
         if scored is None:
             weights, coefficients = batch.mask.float(), None
@@ -130,45 +134,44 @@ class PolicyUpdate:
             logp_old = self.sampled_logp(batch, scored)
             weights = self.method.checked_weights(stats, advantages, mask, generator=generator, logp_old=logp_old)
             coefficients = self.method.loss_coefficients(stats, advantages, mask)
-        multipliers = torch.zeros_like(weights)
-        multipliers[rows] = weights[rows] / self.method.divisors(weights[rows], batch.mask[rows], batch.groups[rows])
+        divisors = torch.ones(len(batch), 1, device=weights.device)
+        divisors[rows] = self.method.divisors(weights[rows], batch.mask[rows], batch.groups[rows])
+        return Decision(weights, coefficients, divisors)
 
+    def backward(
+        self,
+        batch: RolloutBatch,
+        rows: Rows,
+        advantages: PerToken,
+        scored: Scored | None,
+        decision: Decision,
+        *,
+        first: bool,
+    ) -> Gradient:
+        """Compute the gradient of the loss of `rows`.
+
+        Rows with a constant loss (no token has both a weight and an advantage) get a backward pass only if their graph
+        is kept anyway. At the `first` update on a batch, ratios are exactly 1, unless p_old is the engine's: stored
+        log p equals the new one only up to rounding.
+        """
         graphs, remaining = scored.graphs if scored else (), rows
         if graphs:
             own = torch.cat([part for part, _ in graphs])
             in_graph = self.ranks.sum(torch.zeros(len(batch), device=rows.device).index_fill(0, own, 1))
             remaining = rows[in_graph[rows] == 0]
-        remaining, constant = self._by_gradient(batch, remaining, advantages, weights, int(not graphs))
+        remaining, constant = self._by_gradient(batch, remaining, advantages, decision.weights, int(not graphs))
         micro_batches = [*graphs, *((part, None) for part in self._micro_batches(batch, remaining))]
-        effective, detached = torch.zeros_like(weights), []
+        effective, detached = torch.zeros_like(decision.weights), []
 
         def loss_of(micro_batch: tuple[Rows, TokenStats | None]) -> Float[Tensor, ""]:
             part, kept = micro_batch
             now = kept or self._stats(batch, part)
-            exact = earlier is None and not self.config.engine_ratios
+            exact = first and not self.config.engine_ratios
             logp_old = now.logp.detach() if exact else self.sampled_logp(batch, scored)[part]
-            factors = multipliers[part]
-            if self.config.importance_truncation is not None:
-                ratio = (logp_old - batch.engine_logp[part]).exp()  # p(trainer) / p(engine)
-                factors = factors * ratio.clamp_max(self.config.importance_truncation)
-
-            def loss_at(logp: Tensor, entropy: Tensor, top_logp: Tensor | None = None) -> Float[Tensor, ""]:
-                token_loss = self.method.token_loss(
-                    logp,
-                    logp_old,
-                    advantages[part],
-                    batch.mask[part],
-                    entropy=entropy if self.method.uses_entropy() else None,
-                    coefficients=None if coefficients is None else coefficients[part],
-                    **({} if top_logp is None else {"top_logp": top_logp}),
-                )
-                return weighted_sum(token_loss, factors)
-
-            values = now.logp, now.entropy, now.top_logp
-            effective[part] = effective_advantages(loss_at, *values)
+            loss, effective[part] = self._loss(batch, part, now, logp_old, advantages, decision)
             if scored is None:
                 detached.append((part, now.map(Tensor.detach)))
-            return loss_at(*values)
+            return loss
 
         total = backward(self.policy, micro_batches, loss_of, self.config, self.ranks)
         if scored is None:
@@ -176,8 +179,38 @@ class PolicyUpdate:
                 detached += [(part, self._stats(batch, part)) for part in self._micro_batches(batch, constant)]
             release(self.policy)
         stats = scored.stats if scored else self._gather(batch, detached)
-        effective = self.ranks.sum(effective) * batch.mask[rows].sum()
-        return Gradient(total, stats, weights, coefficients, effective)
+        return Gradient(total, self.ranks.sum(effective) * batch.mask[rows].sum(), stats)
+
+    def _loss(
+        self,
+        batch: RolloutBatch,
+        rows: Rows,
+        now: TokenStats,
+        logp_old: PerToken,
+        advantages: PerToken,
+        decision: Decision,
+    ) -> tuple[Float[Tensor, ""], PerToken]:
+        """A micro-batch's contribution to the loss of the update, and its effective advantages."""
+        coefficients = None if decision.coefficients is None else decision.coefficients[rows]
+        multipliers = decision.weights[rows] / decision.divisors[rows]
+        if self.config.importance_truncation is not None:
+            ratio = (logp_old - batch.engine_logp[rows]).exp()  # p(trainer) / p(engine)
+            multipliers = multipliers * ratio.clamp_max(self.config.importance_truncation)
+
+        def loss_of(logp: Tensor, entropy: Tensor, top_logp: Tensor | None = None) -> Tensor:
+            token_loss = self.method.token_loss(
+                logp,
+                logp_old,
+                advantages[rows],
+                batch.mask[rows],
+                entropy=entropy if self.method.uses_entropy() else None,
+                coefficients=coefficients,
+                **({} if top_logp is None else {"top_logp": top_logp}),
+            )
+            return weighted_sum(token_loss, multipliers)
+
+        values = now.logp, now.entropy, now.top_logp
+        return loss_of(*values), effective_advantages(loss_of, *values)
 
     def _by_gradient(
         self, batch: RolloutBatch, rows: Rows, advantages: PerToken, weights: PerToken, least: int = 1
