@@ -67,7 +67,8 @@ def test_gains_are_paired_by_seed(tmp_path):
     results = Results(tmp_path / SCALE, SCALE, SEEDS, ROOT / "configs", ROOT / "experiments")
     experiment = results.experiment("frontier")
     for seed in range(3):
-        write(results.root, seed, *GRPO, ("clip_v", None, 3, (1 + seed) / 4))
+        others = [("clip_v", *of_grpo) for _, *of_grpo in GRPO]
+        write(results.root, seed, *GRPO, *others, ("clip_v", None, 3, (1 + seed) / 4))
     runs = tuple(Run(MODEL, *run) for run in (("grpo", 0), ("grpo", 1), ("grpo", 2), ("clip_v", 0), ("clip_v", 2)))
     columns = frontier_gain(MODEL, "clip_v", replace(experiment, runs=runs), results)
     gains = sum(column.mean(axis=1) for column in columns)

@@ -30,10 +30,7 @@ SETS = {"aime24": (40, 16), "dapo500": (60, 8)}
 
 
 def pooled_gain(path: Path) -> Interval:
-    """Clip_B's gain over GRPO in Avg@K, percent, from the counts of a published file at the temperature of all tables.
-
-    The mean over the data sets and models.
-    """
+    """Clip_B's mean gain over data sets and models in Avg@K, points, from published counts at the tables' temperature."""
     counts: dict[Arm, dict[int, dict[str, Samples]]] = {}
     frame = pd.read_parquet(path)
     frame = frame[np.isclose(frame["temperature"], 0.7)]

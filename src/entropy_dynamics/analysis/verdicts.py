@@ -121,8 +121,8 @@ class Finding:
         numbers = self.interval.columns("effect") | {"detectable": self.interval.detectable()}
         judged = {name.removeprefix("effect_"): _rounded(number) for name, number in numbers.items()}
         by_seed = {str(seed): _rounded(effect) for seed, effect in zip(self.usable or (), self.by_seed, strict=False)}
-        rest = {"range": [_rounded(end) for end in self.claimed], "seeds": self.seeds, "by_seed": by_seed}
-        rest |= {"seeds_needed": self.seeds_needed, "reason": self.reason}
+        rest: dict[str, Any] = {"range": [_rounded(end) for end in self.claimed], "seeds": self.seeds}
+        rest |= {"by_seed": by_seed, "seeds_needed": self.seeds_needed, "reason": self.reason}
         return {"id": id, "statement": statement, "place": place, "verdict": self.verdict} | judged | about | rest
 
 
