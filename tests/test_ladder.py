@@ -1,5 +1,7 @@
 """The ladder of sizes: its curves by hand, its effects on evaluations that follow a known law, and its files."""
 
+from itertools import product
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,8 +10,10 @@ from conftest import ROOT
 from entropy_dynamics.analysis.experiments import Run, load_experiment
 from entropy_dynamics.analysis.ladder import PER_DECADE, entropy_law, ladder_frame, saturating
 from entropy_dynamics.analysis.run_data import Results
+from entropy_dynamics.config import load_config
 from entropy_dynamics.reporting.figures import DRAW
-from synthetic_results import DATASETS, RUNGS, SCALE, write_all, write_evaluation, write_metrics
+from entropy_dynamics.results.files import write_json
+from synthetic_results import DATASETS, RUNGS, SCALE, model_facts, write_all, write_evaluation, write_metrics
 
 SEEDS = {"tables": 3, "extras": 5, "pilot": 1}
 SIZES = np.array(list(RUNGS.values()))
@@ -108,3 +112,29 @@ def test_the_figure_has_a_dashed_prediction_per_method_from_the_fitted_models_al
     assert "none for the validation accuracy" in figure.get_supxlabel()
     for line, (_, of_method) in zip(predicted, rows.groupby("method", sort=False), strict=True):
         np.testing.assert_allclose(line.get_ydata(), of_method["avg_predicted"])
+
+
+def test_the_right_end_is_the_ladder_of_another_scale_once_its_results_are_complete(folder, frame):
+    """Clip_B solves 12 of 40 problems more than GRPO at every temperature; the rungs stay as they are."""
+    experiments, seeds = ROOT / "experiments" / "smollm2", load_config("smollm2", configs=ROOT / "configs").seeds
+    others = Results(folder / "smollm2", "smollm2", dict(seeds), ROOT / "configs", experiments)
+    larger = others.experiment("ladder")
+    facts = {"toy": False, "parameters": 134_515_008}
+    for model in larger.models:
+        write_json(others.layout.model(model, 0) / "model.json", model_facts("toy-32") | facts)
+    for run in larger.runs:
+        write_metrics(others.root, run)
+        solved = np.arange(40)[:, None] < 20 + 12 * (run.path[1] == "clip_b")
+        for dataset, temperature in product(larger.evaluations, [None, *larger.temperatures]):
+            write_evaluation(others.root, run, dataset, solved & np.full((40, 4), True), temperature)
+    results = results_in(folder)
+    figure, drawn = DRAW["ladder"](results.experiment("ladder"), results)
+    drawn = drawn.set_index(["scale", "model", "method"])
+    clip_b = drawn.loc["smollm2", larger.models[0], "clip_b"]
+    assert (clip_b["avg_gain"], clip_b["pass_gain"], clip_b["parameters"]) == (30, 30, 134_515_008)
+    assert drawn.loc[SCALE, "toy-64", "clip_b"]["avg_gain"] == frame.loc[("toy-64", "clip_b"), "avg_gain"]
+    assert "hollow: 135 M, pretrained, smollm2 scale" in figure.get_supxlabel()
+    gains = figure.axes[1]
+    assert gains.get_xlim()[1] > 134e6 > figure.axes[0].get_xlim()[1]
+    larger.input_files(others.root)[-1].unlink()
+    assert set(ladder_frame(results.experiment("ladder"), results)["scale"]) == {SCALE}

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from entropy_dynamics.analysis.experiments import Experiment
+from entropy_dynamics.analysis.experiments import Experiment, config_of
 from entropy_dynamics.analysis.problem_scores import paired, score_columns
 from entropy_dynamics.analysis.run_data import Arm, Results
 from entropy_dynamics.analysis.specs import LadderSpec
@@ -26,29 +26,28 @@ Sizes = Float[np.ndarray, " model"]
 def ladder_frame(experiment: Experiment[LadderSpec], results: Results) -> pd.DataFrame:
     """One row per model and method, the smallest model first, and one per method for the slopes over size.
 
+    - `scale`: that of the results; the rows of `LadderSpec.beyond` come last.
     - `avg`, `pass`, `greedy` (Avg@K, Pass@K, greedy accuracy, %) and `entropy` (mean over the last tenth of the steps,
       nats): means over seeds with `_low` and `_high`.
     - `<name>_gain` of these and of `matched` (Avg@K minus the baseline's frontier at the method's Pass@K): medians over
       seeds of the difference from the baseline with `_low` and `_high`; in the rows PER_DECADE the least-squares slope
       over log10 of the parameters.
-    - `<score>_predicted`: prediction by `saturating`, fitted to the `fitted` models.
-    - `accuracy`, `accuracy_predicted`: on the validation set, measured and predicted by `entropy_law`, %.
+    - `accuracy`: on the validation set, %.
+    - `<score>_predicted`, `accuracy_predicted`: by `saturating` and `entropy_law`, fitted to the `fitted` models.
     """
     sizes = {model: results.model(model).parameters for model in experiment.models}
     models = sorted(sizes, key=lambda model: sizes[model])
     methods, baseline = experiment.methods(models[0]), experiment.spec.baseline
-    x = np.log10([sizes[model] for model in models])
-    slope = dict(zip(models, (x - x.mean()) / ((x - x.mean()) ** 2).sum(), strict=True))
+    fitted = experiment.spec.fitted
     rows: list[dict[str, Any]] = []
     for method in methods:
         laws = {}
         for model in models:  # [step, seed, entropy and accuracy] at the steps with a validation
             curves = [results.metrics(run, LAW) for run in experiment.of(model, method)]
             laws[model] = np.stack([curve[LAW].dropna().to_numpy() for curve in curves], axis=1)
-        law = entropy_law({sizes[model]: laws[model] for model in experiment.spec.fitted})
         for model in models:
-            seeds = len(experiment.of(model, method))
-            row = {"model": model, "parameters": sizes[model], "method": method, "seeds": seeds}
+            row = {"scale": results.scale, "model": model, "parameters": sizes[model], "method": method}
+            row["seeds"] = len(experiment.of(model, method))
             for name, (metric, at) in SCORES.items():
                 samples = results.counts(experiment, model, at)
                 columns = score_columns(samples, {(model, method): 1}, metric, experiment.shares)
@@ -56,19 +55,40 @@ def ladder_frame(experiment: Experiment[LadderSpec], results: Results) -> pd.Dat
             ends = ends_of([(model, method)], experiment, results)[model, method]
             row |= mean_interval(np.concatenate(list(ends.values()))).columns("entropy")
             row["accuracy"] = 100 * laws[model][-1, :, 1].mean()
-            row["accuracy_predicted"] = 100 * law(sizes[model], laws[model][-1, :, 0])
+            if fitted:
+                law = entropy_law({sizes[model]: laws[model] for model in fitted})
+                row["accuracy_predicted"] = 100 * law(sizes[model], laws[model][-1, :, 0])
             if method != baseline:
                 row |= _gains({model: 1.0}, method, experiment, results)
             rows.append(row)
     frame = pd.DataFrame(rows)
-    fitted = frame["model"].isin(experiment.spec.fitted)
-    for score, method in product(SCORES, methods):
+    for score, method in product(SCORES if fitted else (), methods):
         chosen = frame["method"] == method
-        curve = saturating(*frame.loc[chosen & fitted, ["parameters", score]].to_numpy().T)
-        frame.loc[chosen, f"{score}_predicted"] = curve(frame.loc[chosen, "parameters"].to_numpy())
-    compared = [method for method in methods if method != baseline]
-    slopes = [{"model": PER_DECADE, "method": name} | _gains(slope, name, experiment, results) for name in compared]
-    return pd.concat([frame, pd.DataFrame(slopes)], ignore_index=True)
+        known = frame.loc[chosen & frame["model"].isin(fitted), ["parameters", score]]
+        frame.loc[chosen, f"{score}_predicted"] = saturating(*known.to_numpy().T)(frame.loc[chosen, "parameters"])
+    parts = [frame]
+    if len(models) > 1:
+        x = np.log10([sizes[model] for model in models])
+        slope = dict(zip(models, (x - x.mean()) / ((x - x.mean()) ** 2).sum(), strict=True))
+        about = {"scale": results.scale, "model": PER_DECADE}
+        compared = [method for method in methods if method != baseline]
+        parts.append(pd.DataFrame([about | {"method": of} | _gains(slope, of, experiment, results) for of in compared]))
+    if (larger := _beyond(experiment, results)) is not None:
+        parts.append(ladder_frame(*larger))
+    return pd.concat(parts, ignore_index=True)
+
+
+def _beyond(
+    experiment: Experiment[LadderSpec], results: Results
+) -> tuple[Experiment[LadderSpec], Results] | None:
+    """The experiment of the same name at the scale `LadderSpec.beyond`, if its results are complete."""
+    if experiment.spec.beyond is None:
+        return None
+    config = config_of(experiment.spec.beyond, results.configs)
+    folder = results.configs.parent / config.experiments_folder
+    others = Results(results.root.with_name(config.scale), config.scale, dict(config.seeds), results.configs, folder)
+    larger = others.experiment(experiment.name)
+    return (larger, others) if all(path.is_file() for path in larger.input_files(others.root)) else None
 
 
 def saturating(sizes: Sizes, scores: Sizes) -> Callable[[Sizes], Sizes]:

@@ -162,8 +162,10 @@ class LadderSpec(ComparedSpec):
     """Scores, entropy and gains over the models' number of parameters, and predictions from the `fitted` models."""
 
     runs: OneGroup
-    fitted: Annotated[Names, Field(min_length=3)]
+    fitted: Annotated[Names, Field(default_factory=list, min_length=3)]
     """Models from which the scores of all other models are predicted."""
+    beyond: str | None = None
+    """A scale with an experiment of the same name, whose gains are added if its results are complete."""
 
 
 class DifficultySpec(ComparedSpec):

@@ -22,13 +22,17 @@ ROWS = {  # column on the left -> its label; the gain on the right, and its labe
 
 
 def draw_ladder(experiment: Experiment[LadderSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
-    """Left: each method over the number of parameters, predictions dashed. Right: its difference from the baseline."""
+    """Left: each method over the number of parameters, predictions dashed. Right: its difference from the baseline.
+
+    Models of another scale (`LadderSpec.beyond`) have hollow marks, on the right only: they solve other problems.
+    """
     frame = ladder_frame(experiment, results)
-    rungs = frame[frame["model"] != PER_DECADE]
+    own = frame["scale"] == results.scale
+    rungs, larger = frame[own & (frame["model"] != PER_DECADE)], frame[~own]
     methods = list(rungs["method"].unique())
     styles = looks(methods, experiment.spec.baseline)
     figure = Figure(figsize=(WIDTH, 0.9 + 1.15 * len(ROWS)), layout="constrained")
-    axes = figure.subplots(len(ROWS), 2, sharex=True)
+    axes = figure.subplots(len(ROWS), 2, sharex="col")
     baseline = pretty(results.method_label(experiment.spec.baseline))
     last_fitted = rungs.loc[rungs["model"].isin(experiment.spec.fitted), "parameters"].max()
     for (left, right), (column, (label, gain, of_gain)) in zip(axes, ROWS.items(), strict=True):
@@ -41,15 +45,19 @@ def draw_ladder(experiment: Experiment[LadderSpec], results: Results) -> tuple[F
                 left.plot(rows["parameters"], rows[f"{column}_predicted"], **predicted)
             if method != experiment.spec.baseline:
                 _draw(right, shifted, rows, f"{gain}_gain", look, method)
+                if len(end := larger[larger["method"] == method]):
+                    beside = end["parameters"] * 1.15 ** (place - len(methods) / 2)
+                    _draw(right, beside, end, f"{gain}_gain", look | {"markerfacecolor": "white", "linestyle": ""}, "")
         left.set_ylabel(label)
         right.set_ylabel(of_gain)
-        if rungs[f"{gain}_gain"].isna().all():
+        if frame[f"{gain}_gain"].isna().all():
             beyond = f"none: in some seed\noutside the Pass@K\nof {baseline}"
             right.text(0.5, 0.5, beyond, transform=right.transAxes, ha="center", va="center", fontsize=5.5)
             right.axis("off")
         else:
             right.axhline(0, color="black", linewidth=0.6)
-        left.axvline(last_fitted * 1.2, color="0.7", linewidth=0.6)
+        if experiment.spec.fitted:
+            left.axvline(last_fitted * 1.2, color="0.7", linewidth=0.6)
     for ax in axes[-1]:
         ax.set_xscale("log")
         ax.set_xlabel("parameters")
@@ -59,8 +67,12 @@ def draw_ladder(experiment: Experiment[LadderSpec], results: Results) -> tuple[F
     labels = [pretty(results.method_label(method)) for method in methods]
     figure.legend(handles, labels, loc="outside upper center", ncols=len(methods), **LINE_LEGEND)
     sizes = ", ".join(f"{size / 1e6:.2g} M" for size in rungs["parameters"].unique())
-    notes = [f"{results.scale} scale: toy models of {sizes} parameters"]
-    notes += ["dashed: predicted from the models to the left of the gray line"]
+    toy = "toy " if results.model(experiment.models[0]).toy else ""
+    notes = [f"{results.scale} scale: {toy}models of {sizes} parameters"]
+    if experiment.spec.fitted:
+        notes.append("dashed: predicted from the models to the left of the gray line")
+    if len(larger):
+        notes.append(f"hollow: {larger['parameters'].max() / 1e6:.3g} M, pretrained, {larger['scale'].iloc[0]} scale")
     add_footer(figure, [*notes, f"bars: {intervals(experiment)}; none for the validation accuracy"])
     return figure, frame
 
