@@ -133,7 +133,7 @@ def test_the_right_end_is_the_ladder_of_another_scale_once_its_results_are_compl
     clip_b = drawn.loc["smollm2", larger.models[0], "clip_b"]
     assert (clip_b["avg_gain"], clip_b["pass_gain"], clip_b["parameters"]) == (30, 30, 134_515_008)
     assert drawn.loc[SCALE, "toy-64", "clip_b"]["avg_gain"] == frame.loc[("toy-64", "clip_b"), "avg_gain"]
-    assert "hollow: 135 M, pretrained, smollm2 scale" in figure.get_supxlabel()
+    assert "hollow: 135 M, pretrained, 8 seeds, on other problems (smollm2 scale)" in figure.get_supxlabel()
     gains = figure.axes[1]
     assert gains.get_xlim()[1] > 134e6 > figure.axes[0].get_xlim()[1]
     larger.input_files(others.root)[-1].unlink()

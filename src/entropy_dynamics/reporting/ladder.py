@@ -66,13 +66,15 @@ def draw_ladder(experiment: Experiment[LadderSpec], results: Results) -> tuple[F
     handles, _ = axes[0, 0].get_legend_handles_labels()
     labels = [pretty(results.method_label(method)) for method in methods]
     figure.legend(handles, labels, loc="outside upper center", ncols=len(methods), **LINE_LEGEND)
-    sizes = ", ".join(f"{size / 1e6:.2g} M" for size in rungs["parameters"].unique())
+    sizes = ", ".join(map(_millions, rungs["parameters"].unique()))
     toy = "toy " if results.model(experiment.models[0]).toy else ""
     notes = [f"{results.scale} scale: {toy}models of {sizes} parameters"]
     if experiment.spec.fitted:
         notes.append("dashed: predicted from the models to the left of the gray line")
     if len(larger):
-        notes.append(f"hollow: {larger['parameters'].max() / 1e6:.3g} M, pretrained, {larger['scale'].iloc[0]} scale")
+        end = larger.iloc[0]
+        about = f"{_millions(end['parameters'])}, pretrained, {end['seeds']:.0f} seeds, on other problems"
+        notes.append(f"hollow: {about} ({end['scale']} scale)")
     add_footer(figure, [*notes, f"bars: {intervals(experiment)}; none for the validation accuracy"])
     return figure, frame
 
@@ -81,3 +83,7 @@ def _draw(ax: Axes, x: pd.Series, rows: pd.DataFrame, column: str, look: Look, l
     low, high = (rows.get(f"{column}_{end}", rows[column]) for end in ("low", "high"))
     ends = np.array([rows[column] - low, high - rows[column]])
     ax.errorbar(x, rows[column], ends, elinewidth=0.5, label=label, **look)
+
+
+def _millions(parameters: float) -> str:
+    return f"{parameters / 1e6:.{'0f' if parameters >= 1e7 else '2g'}} M"
