@@ -30,7 +30,7 @@ SETS = {"aime24": (40, 16), "dapo500": (60, 8)}
 
 
 def pooled_gain(path: Path) -> Interval:
-    """Clip_B's mean gain over data sets and models in Avg@K, points, from published counts at the tables' temperature."""
+    """Clip_B's mean gain over data sets and models in Avg@K, points, from published counts at the usual temperature."""
     counts: dict[Arm, dict[int, dict[str, Samples]]] = {}
     frame = pd.read_parquet(path)
     frame = frame[np.isclose(frame["temperature"], 0.7)]

@@ -78,9 +78,7 @@ def ladder_frame(experiment: Experiment[LadderSpec], results: Results) -> pd.Dat
     return pd.concat(parts, ignore_index=True)
 
 
-def _beyond(
-    experiment: Experiment[LadderSpec], results: Results
-) -> tuple[Experiment[LadderSpec], Results] | None:
+def _beyond(experiment: Experiment[LadderSpec], results: Results) -> tuple[Experiment[LadderSpec], Results] | None:
     """The experiment of the same name at the scale `LadderSpec.beyond`, if its results are complete."""
     if experiment.spec.beyond is None:
         return None
