@@ -13,6 +13,7 @@ import pandas as pd
 import torch
 
 from entropy_dynamics.config import RunConfig, load_config
+from entropy_dynamics.distributed.precision import precision_on
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.models.storage import load_policy
 from entropy_dynamics.results.files import write_json
@@ -89,7 +90,7 @@ def trl_settings(config: RunConfig, folder: Path | str, **more: Any) -> "GRPOCon
     return GRPOConfig(
         output_dir=str(folder),
         use_cpu=True,
-        bf16=training.precision == "bfloat16",
+        bf16=precision_on(torch.device("cpu"), training.precision) == "bfloat16",
         gradient_checkpointing=False,
         use_vllm=False,
         shuffle_dataset=False,

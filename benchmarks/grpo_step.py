@@ -29,7 +29,7 @@ from entropy_dynamics.training.trainer import Trainer
 
 PHASES = ("sample", "grade", "score", "update")
 CURVES = ("reward", "entropy")
-LAST = 15  # steps at the end of the curves whose means are compared
+LAST = 15  # steps at the end of the curves whose means are compared, if as many are timed
 
 
 def main() -> None:
@@ -37,8 +37,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--warm-up", type=int, default=3, help="steps that are not timed")
-    parser.add_argument("--base-seed", type=int, default=0, help="whose base model and pass rates both sides take")
-    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--base-seed", type=int, default=0, help="seed of the base model and pass rates")
+    parser.add_argument("--set", nargs="*", action="extend", default=[], metavar="KEY=VALUE")
     options = parser.parse_args()
     logging.getLogger("transformers").setLevel(logging.ERROR)
 
@@ -142,14 +142,14 @@ def trl_rows(history: list[dict], seconds: list[float], rollouts: int) -> list[d
 
 
 def summary(options: argparse.Namespace, config: RunConfig, curves: list[dict[str, list[dict]]]) -> dict:
-    sides = ("ours", "trl")
+    sides, last = ("ours", "trl"), min(LAST, options.steps - options.warm_up)
     timed = {side: [row for run in curves for row in run[side][options.warm_up :]] for side in sides}
 
     def per_token(row: dict[str, float]) -> float:
         return row["seconds"] / row["tokens"]
 
     def at_the_end(side: str, name: str) -> list[float]:
-        return [float(np.mean([row[name] for row in run[side][-LAST:]])) for run in curves]
+        return [float(np.mean([row[name] for row in run[side][-last:]])) for run in curves]
 
     return {
         "trl": importlib.metadata.version("trl"),
@@ -164,7 +164,7 @@ def summary(options: argparse.Namespace, config: RunConfig, curves: list[dict[st
         "seconds_per_step": {side: round(median(row["seconds"] for row in timed[side]), 4) for side in sides},
         "tokens_per_second": {side: round(1 / median(per_token(row) for row in timed[side])) for side in sides},
         "our_seconds_by_phase": {phase: round(median(row[phase] for row in timed["ours"]), 4) for phase in PHASES},
-        f"mean_of_the_last_{LAST}_steps_by_seed": {
+        f"mean_of_the_last_{last}_steps_by_seed": {
             name: {side: [round(value, 4) for value in at_the_end(side, name)] for side in sides} for name in CURVES
         },
         "curves_by_seed": [

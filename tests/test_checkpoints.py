@@ -98,7 +98,7 @@ def test_nothing_is_left_of_a_save_that_was_interrupted(tmp_path, make_model, mo
     def interrupted(path):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("entropy_dynamics.training.checkpoints.sha256", interrupted)
+    monkeypatch.setattr("entropy_dynamics.training.checkpoints.flush", interrupted)
     with pytest.raises(KeyboardInterrupt):
         one.save(trained(make_model), rows(4), {})
     assert names(one) == ["step2"]
@@ -145,7 +145,7 @@ def test_steps_by_other_code_are_resumed_and_recorded(tmp_path, make_model):
 
 def test_a_place_that_cannot_be_written_to_is_one_line(tmp_path, make_model):
     (tmp_path / "file").write_text("in the way")
-    with mistake(match=r"^checkpoint .*step2: "):
+    with mistake(match=r"^checkpoint .*step2\.partial: "):
         checkpoints(tmp_path / "file").save(trained(make_model), rows(2), {})
 
 

@@ -1,5 +1,6 @@
 """The ladder of sizes: its curves by hand, its effects on evaluations that follow a known law, and its files."""
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -11,6 +12,7 @@ from entropy_dynamics.analysis.experiments import Run, load_experiment
 from entropy_dynamics.analysis.ladder import PER_DECADE, entropy_law, ladder_frame, saturating
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.config import load_config
+from entropy_dynamics.errors import UserError
 from entropy_dynamics.reporting.figures import DRAW
 from entropy_dynamics.results.files import write_json
 from synthetic_results import DATASETS, RUNGS, SCALE, model_facts, write_all, write_evaluation, write_metrics
@@ -115,7 +117,7 @@ def test_the_figure_has_a_dashed_prediction_per_method_from_the_fitted_models_al
 
 
 def test_the_right_end_is_the_ladder_of_another_scale_once_its_results_are_complete(folder, frame):
-    """Clip_B solves 12 of 40 problems more than GRPO at every temperature; the rungs stay as they are."""
+    """Clip_B solves 12 more of the 40 problems than GRPO at every temperature; the rungs stay as they are."""
     experiments, seeds = ROOT / "experiments" / "smollm2", load_config("smollm2", configs=ROOT / "configs").seeds
     others = Results(folder / "smollm2", "smollm2", dict(seeds), ROOT / "configs", experiments)
     larger = others.experiment("ladder")
@@ -136,5 +138,18 @@ def test_the_right_end_is_the_ladder_of_another_scale_once_its_results_are_compl
     assert "hollow: 135 M, pretrained, 8 seeds, on other problems (smollm2 scale)" in figure.get_supxlabel()
     gains = figure.axes[1]
     assert gains.get_xlim()[1] > 134e6 > figure.axes[0].get_xlim()[1]
+    copy = replace(results, root=folder / "copy" / SCALE, origin=results.root)  # as `verify` redraws
+    copy.root.parent.mkdir()
+    copy.root.symlink_to(results.root)
+    assert len(ladder_frame(copy.experiment("ladder"), copy)) == len(drawn)
+    alone, _ = DRAW["ladder"](larger, others)
+    assert [tick.get_text() for tick in alone.axes[-1].get_xticklabels()] == ["135 M"]
     larger.input_files(others.root)[-1].unlink()
     assert set(ladder_frame(results.experiment("ladder"), results)["scale"]) == {SCALE}
+
+
+def test_an_unknown_scale_beyond_is_refused_before_anything_runs(tmp_path):
+    text = (ROOT / "experiments" / "ladder.yaml").read_text().replace("beyond: smollm2", "beyond: smolm2")
+    (tmp_path / "ladder.yaml").write_text(text)
+    with pytest.raises(UserError, match="unknown scale in beyond 'smolm2'; did you mean 'smollm2'"):
+        load_experiment("ladder", SCALE, SEEDS, tmp_path, ROOT / "configs")

@@ -93,7 +93,7 @@ class Experiment(Generic[S]):
         return getattr(self.spec, "evaluations", None) or []
 
     @property
-    def shares(self) -> dict[str, float]:
+    def dataset_weights(self) -> dict[str, float]:
         """The weight of each data set in a mean over all."""
         return dict.fromkeys(self.evaluations, 1 / len(self.evaluations))
 
@@ -206,6 +206,7 @@ def _check_names(experiment: Experiment[specs.Spec], where: str, config: Config,
         ("evaluation set", experiment.evaluations, list(config.data.evaluation)),
         ("method in labels", getattr(spec, "labels", ()), methods),
         ("model in fitted", getattr(spec, "fitted", ()), experiment.models),
+        ("scale in beyond", filter(None, [getattr(spec, "beyond", None)]), known_names("scale", configs)),
         *compared,
     ):
         check_known(where, kind, names, known)

@@ -1,6 +1,7 @@
 """Effects of model size: scores, entropy and gains over the number of parameters, and predictions from small models."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -50,7 +51,7 @@ def ladder_frame(experiment: Experiment[LadderSpec], results: Results) -> pd.Dat
             row["seeds"] = len(experiment.of(model, method))
             for name, (metric, at) in SCORES.items():
                 samples = results.counts(experiment, model, at)
-                columns = score_columns(samples, {(model, method): 1}, metric, experiment.shares)
+                columns = score_columns(samples, {(model, method): 1}, metric, experiment.dataset_weights)
                 row |= score_interval(columns, mean_interval).times(100).columns(name)
             ends = ends_of([(model, method)], experiment, results)[model, method]
             row |= mean_interval(np.concatenate(list(ends.values()))).columns("entropy")
@@ -84,9 +85,11 @@ def _beyond(experiment: Experiment[LadderSpec], results: Results) -> tuple[Exper
         return None
     config = config_of(experiment.spec.beyond, results.configs)
     folder = results.configs.parent / config.experiments_folder
-    others = Results(results.root.with_name(config.scale), config.scale, dict(config.seeds), results.configs, folder)
+    root = (results.origin or results.root).with_name(config.scale)
+    others = Results(root, config.scale, dict(config.seeds), results.configs, folder)
     larger = others.experiment(experiment.name)
-    return (larger, others) if all(path.is_file() for path in larger.input_files(others.root)) else None
+    larger = replace(larger, spec=larger.spec.model_copy(update={"beyond": None}))
+    return (larger, others) if all(path.is_file() for path in larger.input_files(root)) else None
 
 
 def saturating(sizes: Sizes, scores: Sizes) -> Callable[[Sizes], Sizes]:
@@ -122,7 +125,7 @@ def _gains(
         weights |= {(model, method): weight, (model, experiment.spec.baseline): -weight}
     gains = {}
     for name, (metric, at) in SCORES.items():
-        columns = score_columns(results.counts(experiment, temperature=at), weights, metric, experiment.shares)
+        columns = score_columns(results.counts(experiment, temperature=at), weights, metric, experiment.dataset_weights)
         gains[name] = score_interval(columns).times(100)
     matched = [
         [weight * column for column in frontier_gain(model, method, experiment, results)]

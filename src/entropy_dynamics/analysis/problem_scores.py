@@ -42,7 +42,7 @@ def with_seeds(method: str, by_seed: BySeed, seeds: Iterable[int] | None = None)
     """One method's scores of these seeds (None: all), without the seed axis for a single untrained model."""
     if method == BASE and len(by_seed) == 1:  # all seeds start from it
         return next(iter(by_seed.values()))
-    return np.stack([by_seed[seed] for seed in seeds or by_seed])
+    return np.stack([by_seed[seed] for seed in (by_seed if seeds is None else seeds)])
 
 
 def paired(scores: Mapping[Arm, BySeed], weights: Mapping[Arm, float]) -> Scores:
@@ -73,7 +73,7 @@ def score_columns(
     datasets: Mapping[str, float],
     problems: Selection = "all",
 ) -> list[Scores]:
-    """The columns of `score_interval` for a weighted sum of arms, one per data set.
+    """The columns of `score_interval` for a weighted sum of arms, one per data set; scores are from -1 to 1.
 
     Raises UserError if the arms share no seed.
 

@@ -66,7 +66,7 @@ def scores_frame(experiment: Experiment[MetricsSpec], results: Results) -> pd.Da
 def scored_datasets(experiment: Experiment[MetricsSpec]) -> dict[str, dict[str, float]]:
     """Name of each score column -> the weight of each data set in it."""
     spec = experiment.spec
-    pooled = {POOLED: experiment.shares} if isinstance(spec, ScoresSpec) and spec.pooled else {}
+    pooled = {POOLED: experiment.dataset_weights} if isinstance(spec, ScoresSpec) and spec.pooled else {}
     return {dataset: {dataset: 1.0} for dataset in experiment.evaluations} | pooled
 
 
@@ -107,7 +107,7 @@ def difficulty_frame(experiment: Experiment[DifficultySpec], results: Results) -
     for metric, method, third in product(METRICS, compared, THIRDS):
         sides = {method: 1, spec.baseline: -1}
         arms = {(model, side): sign / len(models) for model in models for side, sign in sides.items()}
-        columns = score_columns(samples, arms, metric, experiment.shares, third)
+        columns = score_columns(samples, arms, metric, experiment.dataset_weights, third)
         gain, problems = score_interval(columns).times(100), sum(column.shape[-1] for column in columns)
         row = {"metric": metric, "method": method, "baseline": spec.baseline, "third": third, "problems": problems}
         row |= {"gain": gain.value, "low": gain.low, "high": gain.high, "seeds": gain.seeds}

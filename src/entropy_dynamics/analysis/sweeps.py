@@ -42,7 +42,7 @@ def strength_frame(experiment: Experiment[SweepsSpec], results: Results) -> pd.D
             row["clip_fraction"] = 100 * np.mean([frame["clip_fraction"].mean() for frame in frames])
             row |= mean_interval(final_means(frame["entropy"].to_numpy() for frame in frames)).columns("entropy")
             for metric in SCORES:
-                columns = score_columns(samples, {(model, method): 1}, metric, experiment.shares)
+                columns = score_columns(samples, {(model, method): 1}, metric, experiment.dataset_weights)
                 row |= score_interval(columns, mean_interval).times(100).columns(metric)
             rows.append(row)
     return pd.DataFrame(rows)
@@ -97,7 +97,7 @@ def _matched(
     weights = dict(zip([(model, run) for run in rows["run"].iloc[pair]], (1 - share, share), strict=True))
     weights[model, reference] = -1.0
     distance = rise / width * paired(ends_of(weights, experiment, results), weights) / len(experiment.evaluations)
-    columns = score_columns(results.counts(experiment), weights, metric, experiment.shares)
+    columns = score_columns(results.counts(experiment), weights, metric, experiment.dataset_weights)
     return score_interval([column - distance for column in columns]).times(100)
 
 
@@ -115,7 +115,7 @@ def frontier_frame(experiment: Experiment[FrontierSpec], results: Results) -> pd
             for method in experiment.methods(model):
                 row = results.about(model) | {"method": method, "temperature": at}
                 for metric in METRICS:
-                    columns = score_columns(samples, {(model, method): 1}, metric, experiment.shares)
+                    columns = score_columns(samples, {(model, method): 1}, metric, experiment.dataset_weights)
                     known = at != 0 or metric == "avg"
                     interval = score_interval(columns, mean_interval) if known else Interval()
                     row |= interval.times(100).columns(metric)
@@ -129,11 +129,11 @@ def frontier_frame(experiment: Experiment[FrontierSpec], results: Results) -> pd
 def frontier_gain(
     model: str, method: str, experiment: Experiment[ComparedSpec], results: Results
 ) -> list[Float[np.ndarray, "seed problem"]]:
-    """Avg@K minus the baseline's frontier at equal Pass@K: the columns of `score_interval`.
+    """Avg@K minus the baseline's frontier at equal Pass@K, from -1 to 1: the columns of `score_interval`.
 
     NaN for a seed whose Pass@K is outside the frontier.
     """
-    shares = experiment.shares
+    shares = experiment.dataset_weights
     warm = sorted({results.config.evaluation.temperature, *filter(None, experiment.temperatures)})
     policies = results.counts(experiment, model)[model, method]
     frontiers = [results.counts(experiment, model, at)[model, experiment.spec.baseline] for at in warm]

@@ -61,8 +61,10 @@ def draw_ladder(experiment: Experiment[LadderSpec], results: Results) -> tuple[F
     for ax in axes[-1]:
         ax.set_xscale("log")
         ax.set_xlabel("parameters")
-        ax.xaxis.set_major_formatter(lambda size, _: f"{size / 1e6:g} M")
+        ax.xaxis.set_major_formatter(lambda size, _: f"{size / 1e6:.3g} M")
         ax.xaxis.set_minor_locator(NullLocator())
+        if rungs["parameters"].nunique() == 1:  # no power of ten may be in sight
+            ax.set_xticks(rungs["parameters"].unique())
     handles, _ = axes[0, 0].get_legend_handles_labels()
     labels = [pretty(results.method_label(method)) for method in methods]
     figure.legend(handles, labels, loc="outside upper center", ncols=len(methods), **LINE_LEGEND)

@@ -153,7 +153,7 @@ def error_bars(rows: pd.DataFrame, column: str, ends: str = "") -> np.ndarray:
 
 
 def add_legend(to: Figure | Axes, entries: Mapping[str, Look], columns: int, **options: Any) -> None:
-    """Add a legend: an entry's label -> its look. Without a position among the options, it is above all panels."""
+    """Add a legend: an entry's label -> its look. A figure's is above all panels unless given a `loc`."""
     handles = [Line2D([], [], label=label, **look) for label, look in entries.items()]
     to.legend(handles=handles, ncols=columns, **{"loc": "outside upper center"} | options)
 

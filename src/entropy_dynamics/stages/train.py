@@ -155,6 +155,7 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
                 run = {"model": model_name, "method": method_name, "seed": seed, "note": note, "ranks": ranks.size}
                 more = chosen | ({"earlier_steps_by": checkpoints.earlier} if checkpoints.earlier else {})
                 write_json(directory / PROVENANCE, run | record | {"outputs": other_hashes(directory)} | more)
+        del weights  # in host memory, which the evaluation may need
         ranks.barrier()
         trainer.push()
         samples = evaluate(config, layout, method_name, seed, ranks=ranks, sampler=sampler)

@@ -41,7 +41,7 @@ class RowsSource(SetSource):
 
     @abstractmethod
     def rows(self) -> Iterable[dict[str, Any]]:
-        """All rows. Raises UserError if the source cannot be read or lacks a column."""
+        """All rows, as `read` needs them. Raises UserError if the source cannot be read or lacks a column."""
 
     def load(self, name: str, seed: int, exclude: Collection[str]) -> LoadedSet:
         task, raw, entry = find_task(self.task), self.read(), self.origin()
@@ -71,6 +71,7 @@ class RowsSource(SetSource):
         return [column for column in dict.fromkeys(wanted) if column in known]
 
     def read(self) -> list[RawProblem]:
+        """The problems of all rows, not yet cleaned. Raises UserError as `rows`."""
         problems = []
         for row in self.rows():
             problem_column, answer_column = self.names(row)

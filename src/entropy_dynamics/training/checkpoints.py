@@ -9,7 +9,7 @@ import json
 import re
 import shutil
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_
 
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.distributed.sharding import storage_faults
-from entropy_dynamics.results.files import sha256, write_json, written_whole
+from entropy_dynamics.results.files import flush, sha256, write_json
 from entropy_dynamics.results.layout import CHECKPOINT_FILE_BYTES
 from entropy_dynamics.results.provenance import fingerprint
 from entropy_dynamics.sampling import Rollout
@@ -70,28 +70,39 @@ class Checkpoints:
         """
         if len(rows) == self.latest:
             return
+        temporary = self.folder / f".step{len(rows)}.partial"
         if self.ranks.is_main:
             for stale in self.folder.glob(".step*.partial"):  # left by a run that was killed
                 shutil.rmtree(stale)
+        self.ranks.barrier()
         record = {"steps_done": len(rows), "made_from": self.made_from, "rows": rows, "method": method_state}
         record |= {"made_by": [*self.earlier, self.made_by], "finished": finished}
         record["ahead"] = [[vars(rollout) for rollout in rollouts] for rollouts in ahead]
         tensors = _tensors(trained, finished)
-        final = self.folder / f"step{len(rows)}"  # may exist: damaged, or made by a longer run that repeats this step
-        with storage_faults(f"checkpoint {final}"), ExitStack() as on_main:
-            temporary = Path(self.ranks.on_main(lambda: str(on_main.enter_context(written_whole(final)))))
-            writer = HuggingFaceStorageWriter(str(temporary), _file_numbers(tensors), save_distributed=True)
-            dcp.save(tensors, storage_writer=writer, no_dist=self.ranks.mesh is None)
-            record["files"] = self._hashes(temporary)
+        writer = HuggingFaceStorageWriter(str(temporary), _file_numbers(tensors), save_distributed=True)
+        try:
+            with storage_faults(f"checkpoint {temporary}"):
+                dcp.save(tensors, storage_writer=writer, no_dist=self.ranks.mesh is None)
+                record["files"] = self._hashes(temporary, to_disk=True)
+                if self.ranks.is_main:
+                    write_json(temporary / RECORD, record | {"sha256": fingerprint(record)})
+                    self._rename(temporary, self.folder / f"step{len(rows)}")
+        except BaseException:  # leave nothing half-written after Ctrl-C or on a full disk
             if self.ranks.is_main:
-                write_json(temporary / RECORD, record | {"sha256": fingerprint(record)})
-        if self.ranks.is_main:
-            damaged = {*self.damaged} - {final}  # which this one has replaced
-            undamaged = [path for path in self._steps() if path not in damaged]
-            for path in {*damaged, *undamaged[: -self.kept]}:
-                shutil.rmtree(path, ignore_errors=True)
+                shutil.rmtree(temporary, ignore_errors=True)
+            raise
         self.ranks.barrier()
         self.latest, self.damaged = len(rows), []
+
+    def _rename(self, temporary: Path, final: Path) -> None:
+        if final.exists():  # damaged, or made by a longer run that repeats this step
+            shutil.rmtree(final)
+        temporary.rename(final)
+        flush(self.folder)
+        damaged = {*self.damaged} - {final}  # which this one has replaced
+        undamaged = [path for path in self._steps() if path not in damaged]
+        for path in {*damaged, *undamaged[: -self.kept]}:
+            shutil.rmtree(path, ignore_errors=True)
 
     def resume(self, trained: Trained) -> tuple[list[dict[str, float]], dict[str, float]]:
         """Load the latest undamaged checkpoint of this run into `trained`; damaged ones are skipped with a note.
@@ -114,10 +125,16 @@ class Checkpoints:
             self.ranks.note(f"checkpoint {path} is damaged and is skipped")
         return [], {}
 
-    def _hashes(self, path: Path) -> dict[str, str]:
-        """SHA-256 of every file of a checkpoint except its record, by name."""
+    def _hashes(self, path: Path, to_disk: bool = False) -> dict[str, str]:
+        """SHA-256 of every file of a checkpoint except its record, by name; `to_disk` also flushes each."""
         names = self.ranks.on_main(lambda: sorted({file.name for file in path.iterdir() if file.is_file()} - {RECORD}))
-        return dict(zip(names, self.ranks.map(lambda name: sha256(path / name), names), strict=True))
+
+        def digest(name: str) -> str:
+            if to_disk:
+                flush(path / name)
+            return sha256(path / name)
+
+        return dict(zip(names, self.ranks.map(digest, names), strict=True))
 
     def others(self) -> list[Path]:
         """Folders with checkpoints of this run from a different config or different inputs."""
