@@ -45,10 +45,11 @@ def pass_frame(experiment: Experiment[PassSpec], results: Results) -> pd.DataFra
     all k from 1 to K (`simultaneous`), and `loses_from` the first of these k at which the band is below 0, or NaN.
     """
     rows = []
+    counts = {model: results.counts(experiment, model) for model in experiment.models}
     for model, dataset in product(experiment.models, experiment.evaluations):
         curves = {
             arm: {seed: pass_curve(of[dataset].correct, of[dataset].k) for seed, of in by_seed.items()}
-            for arm, by_seed in results.counts(experiment, model).items()
+            for arm, by_seed in counts[model].items()
         }
         for (_, method), by_seed in curves.items():
             row = results.about(model) | {"dataset": dataset, "method": method}

@@ -46,6 +46,7 @@ def ladder_frame(experiment: Experiment[LadderSpec], results: Results) -> pd.Dat
         for model in models:  # [step, seed, entropy and accuracy] at the steps with a validation
             curves = [results.metrics(run, LAW) for run in experiment.of(model, method)]
             laws[model] = np.stack([curve[LAW].dropna().to_numpy() for curve in curves], axis=1)
+        law = entropy_law({sizes[model]: laws[model] for model in fitted}) if fitted else None
         for model in models:
             row = {"scale": results.scale, "model": model, "parameters": sizes[model], "method": method}
             row["seeds"] = len(experiment.of(model, method))
@@ -56,8 +57,7 @@ def ladder_frame(experiment: Experiment[LadderSpec], results: Results) -> pd.Dat
             ends = ends_of([(model, method)], experiment, results)[model, method]
             row |= mean_interval(np.concatenate(list(ends.values()))).columns("entropy")
             row["accuracy"] = 100 * laws[model][-1, :, 1].mean()
-            if fitted:
-                law = entropy_law({sizes[model]: laws[model] for model in fitted})
+            if law:
                 row["accuracy_predicted"] = 100 * law(sizes[model], laws[model][-1, :, 0])
             if method != baseline:
                 row |= _gains({model: 1.0}, method, experiment, results)
