@@ -163,8 +163,8 @@ def test_a_broken_experiment_or_claims_file_is_a_finding_beside_the_others(verif
     Path("experiments/table1.yaml").write_text("kind: scores\ntitle: [")
     code, findings, _ = verify()
     assert code == 1
-    assert "experiments/claims.yaml: not valid YAML" in findings["modified", "claims.json"]
-    assert "experiments/table1.yaml: not valid YAML" in findings["modified", TABLE[0]]
+    assert "experiments/claims.yaml: not valid YAML" in findings["different config", "claims.json"]
+    assert "experiments/table1.yaml: not valid YAML" in findings["different config", TABLE[0]]
     assert ("modified", short(AIME24)) in findings
 
 

@@ -32,8 +32,10 @@ class Verification:
         try:
             check(path)
         except Exception as error:
-            text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-            self.add("modified", path, f"cannot be checked: {text[:200]}")
+            of_user = isinstance(error, UserError)
+            text = str(error) if of_user else f"{type(error).__name__}: {error}"
+            kind = "different config" if of_user and str(self.root) not in text else "modified"
+            self.add(kind, path, f"cannot be checked: {text[:200]}")
 
     def short(self, path: Path) -> str:
         """A path relative to results/<scale>, if it is below it."""
