@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeFloat, PositiveFloat, model_validator
 
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.sections import LOCATION, NonNegativeInt, OneOf, PositiveInt, Section
@@ -23,6 +23,10 @@ def _set_name(name: str) -> str:
     return name
 
 
+def _without_null(sets: Any) -> Any:
+    return {name: source for name, source in sets.items() if source is not None} if isinstance(sets, dict) else sets
+
+
 SetName = Annotated[str, AfterValidator(_set_name)]
 
 
@@ -31,7 +35,10 @@ class DataConfig(Section):
     folder: Annotated[str | None, LOCATION]
     """A file <set>.jsonl or <set>.parquet in this folder replaces the source of that set."""
     train: Annotated[SetSource, OneOf("source", set_sources)]
-    evaluation: dict[SetName, Annotated[SetSource, OneOf("source", set_sources)]]
+    evaluation: Annotated[
+        dict[SetName, Annotated[SetSource, OneOf("source", set_sources)]], BeforeValidator(_without_null)
+    ]
+    """null leaves out a set of the scale that this one extends."""
     near_duplicates: Annotated[float, Field(gt=0, le=1)] | None = 0.5
     """Overlap from which a problem is dropped as a near duplicate of one in an earlier set; null: none is."""
 
