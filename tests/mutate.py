@@ -33,7 +33,6 @@ TESTS = {  # the quick ones first: a mutant is done with at the first test that 
     "core/groups": ["advantages", "advantage_methods"],
     "core/metrics": ["training_metrics", "lens"],
     "core/objective": ["objective", "critic"],
-    "core/second_pass": ["second_pass"],
     "core/tiles": ["second_pass", "token_stats"],
     "core/token_stats": ["token_stats", "second_pass"],
     "methods/__init__": ["method_classes", "methods", "covariance", "baselines", "golden_run"],

@@ -30,7 +30,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from entropy_dynamics.core import second_pass, tiles
+from entropy_dynamics.core import tiles
 from entropy_dynamics.core.shapes import PerPosition
 from entropy_dynamics.core.tiles import Given, PerRow, Weight
 
@@ -120,14 +120,14 @@ def token_stats(
     rows = logits_or_hidden.reshape(-1, logits_or_hidden.shape[-1])
     flat = tokens.reshape(-1)
     with torch.no_grad():
-        further, logits = second_pass.most_likely(rows, weight, top) if top else (flat.new_empty(len(flat), 0),) * 2
+        further, logits = tiles.most_likely(rows, weight, top) if top else (flat.new_empty(len(flat), 0),) * 2
     arguments = rows, weight, flat, further, logits.float(), temperature, entropy_gradient, _kernels(rows)
     *columns, log_normalizer, highest, top_logp = _Statistics.apply(*arguments)
     proxy_logp = None
     if min_p:
         with torch.no_grad():
             threshold, logp = highest + math.log(min_p), columns[0]
-            log_mass = second_pass.log_mass_above(rows, weight, log_normalizer, threshold, temperature)
+            log_mass = tiles.log_mass_above(rows, weight, log_normalizer, threshold, temperature)
             # At min_p = 1, rounding may leave no mass at all.
             proxy = torch.where(logp >= threshold, (logp - log_mass).clamp_max(0), -torch.inf)
         proxy_logp = proxy.reshape(tokens.shape)
