@@ -41,8 +41,7 @@ KERNELS = 15  # rows of the profile: the most expensive kernels
 VARIANTS = [  # method, activation checkpointing, compilation of the blocks, depths: eight minutes have time for no more
     ("grpo", "full", "false", DEPTHS),
     ("clip_b", "full", "false", DEPTHS),
-    ("grpo", "selective", "false", DEPTHS[:1]),
-    ("grpo", "selective", "true", DEPTHS[:1]),
+    ("grpo", "full", "true", DEPTHS[:1]),
 ]
 STEPS = 4  # per case: a warm-up, two that are timed, and one that is profiled
 CASE_SECONDS = 30  # to start a process and to write and load a model, besides the steps [estimate]

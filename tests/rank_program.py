@@ -53,7 +53,6 @@ CASES = {
     "ppo": {"method": "clip_v", "advantage": "gae", "tokens_per_micro_batch": 90, "single_forward_tokens": 0},
     "adaptive_entropy": {"method": "adaptive_entropy", "params": {"target": 9.0}, **MICRO_BATCHES},
     "recomputed": {"method": "grpo", "activation_checkpointing": "full", "single_forward_tokens": 0},
-    "selective": {"method": "grpo", "activation_checkpointing": "selective", "single_forward_tokens": 0},
     "bfloat16": {"method": "grpo", "precision": "bfloat16", "head_precision": "float32", "single_forward_tokens": 0},
 }
 STEPS = 2

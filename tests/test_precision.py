@@ -26,7 +26,7 @@ def test_auto_is_what_the_processor_multiplies(monkeypatch, flag, expected):
     assert precision_on(CPU, "bfloat16") == "bfloat16"
 
 
-@pytest.mark.parametrize("setting", ["precision=bfloat16", "precision=auto", "activation_checkpointing=selective"])
+@pytest.mark.parametrize("setting", ["precision=bfloat16", "precision=auto", "activation_checkpointing=full"])
 def test_a_plain_process_takes_it(setting):
     config = load_config("laptop", "qwen2.5-7b-instruct", "grpo", [f"training.{setting}"])
     assert config.hardware.ranks is None

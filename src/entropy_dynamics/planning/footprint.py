@@ -71,12 +71,6 @@ def block_activation_bytes(shape: ShapeConfig) -> int:
     return 8 * shape.intermediate_size + 16 * hidden + 4 * (query + key) + 4 * shape.heads + 8 + norms_of_heads
 
 
-def block_product_bytes(shape: ShapeConfig) -> int:
-    """Bytes per token of the outputs of a block's seven projections and its attention in bf16."""
-    query, key = shape.heads * shape.head_size, shape.kv_heads * shape.head_size
-    return 4 * (shape.intermediate_size + shape.hidden_size + query + key) + 4 * shape.heads
-
-
 def weight_bytes(config: StageConfig, dtype: str | None = None) -> int:
     """Bytes of the weights in `dtype`; None: in the engine's."""
     return parameters(shape_of(config)) * BYTES[dtype or config.engine.dtype]
@@ -140,11 +134,10 @@ def training_memory(config: StageConfig) -> dict[str, float]:
     compute = BYTES.get(training.precision, BYTES["bfloat16"])  # auto, on a GPU
     block, count = block_parameters(shape), parameters(shape)
     root = count - shape.layers * block
-    # With checkpointing: the inputs of all blocks, the outputs that selective checkpointing saves of each, and the
-    # recomputed activations of one block at a time with their gradients (gate, its activation and up in bf16, the
-    # residual stream in fp32). Fused attention is linear in length.
-    saved = {"none": block_activation_bytes(shape), "selective": block_product_bytes(shape), "full": 0}
-    blocks = (shape.layers - 1) * saved[training.activation_checkpointing] + block_activation_bytes(shape)
+    # With checkpointing: the inputs of all blocks, and the recomputed activations of one block at a time with their
+    # gradients (gate, its activation and up in bf16, the residual stream in fp32). Fused attention is linear in length.
+    full = training.activation_checkpointing == "full"
+    blocks = (1 if full else shape.layers) * block_activation_bytes(shape)
     in_bf16 = 2 * shape.layers * shape.hidden_size + blocks + 6 * shape.intermediate_size
     activations = tokens * (compute / 2 * in_bf16 + 8 * shape.hidden_size)
     if training.reduce_every_micro_batch:

@@ -235,7 +235,7 @@ def _advice(job: Job) -> str:
     changes: dict[str, list[Any]] = {
         "engine.gpu_memory_utilization": sorted(shares, key=lambda each: (each > share, abs(each - share))),
         "training.tokens_per_micro_batch": [tokens >> halved for halved in halvings],
-        "training.activation_checkpointing": ["selective", "full"],
+        "training.activation_checkpointing": ["full"],
         "training.reduce_every_micro_batch": [True],
         "hardware.ranks": [config.hardware.processes << doubled for doubled in (1, 2, 3)],
     }

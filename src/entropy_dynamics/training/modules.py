@@ -4,11 +4,10 @@ import copy
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from entropy_dynamics.config.schema.training import TrainingConfig
@@ -18,16 +17,6 @@ from entropy_dynamics.distributed.sharding import empty_model, fill, shard
 from entropy_dynamics.models.storage import check_model_directory, load_model
 from entropy_dynamics.training.critic import Critic, CriticGAE
 from entropy_dynamics.training.policy import Policy
-
-aten = torch.ops.aten
-SAVED = [  # outputs kept by selective checkpointing: nearly all of a block's time, under half of its activations
-    aten.mm.default,
-    aten.addmm.default,
-    aten._scaled_dot_product_flash_attention.default,
-    aten._scaled_dot_product_efficient_attention.default,
-    aten._scaled_dot_product_cudnn_attention.default,
-    aten._scaled_dot_product_flash_attention_for_cpu.default,
-]
 
 
 def load_trained_policy(
@@ -74,10 +63,7 @@ def prepare_blocks(blocks: Iterable[nn.Module], config: TrainingConfig) -> None:
     A block's `forward` is replaced, inside FSDP's hooks: parameter names stay, and the compiler sees plain tensors.
     """
     for block in blocks:
-        if config.activation_checkpointing != "none":
-            how: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}  # no dropout in these models
-            if config.activation_checkpointing == "selective":
-                how["context_fn"] = partial(create_selective_checkpoint_contexts, SAVED)
-            block.forward = partial(checkpoint, block.forward, **how)
+        if config.activation_checkpointing == "full":  # no random state, as these models have no dropout
+            block.forward = partial(checkpoint, block.forward, use_reentrant=False, preserve_rng_state=False)
         if config.compile:  # dynamic, as the length differs between micro-batches
             block.forward = torch.compile(block.forward, dynamic=True)

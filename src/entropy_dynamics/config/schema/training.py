@@ -73,8 +73,8 @@ class TrainingConfig(Section):
     processor multiplies bf16 matrices, else float32; a run's provenance.json says which."""
     head_precision: Precision | None
     """dtype of the lm_head matmul; null: `precision`."""
-    activation_checkpointing: Annotated[Literal["none", "selective", "full"], PER_MACHINE]
-    """none | selective (saves only the outputs of matmuls and attention) | full (recomputes whole blocks)."""
+    activation_checkpointing: Annotated[Literal["none", "full"], PER_MACHINE]
+    """none | full (recomputes whole blocks in the backward pass)."""
     compile: Annotated[bool, PER_MACHINE]
     """torch.compile every transformer block of the trainer."""
     checkpoint_every: Annotated[NonNegativeInt, PER_MACHINE]
