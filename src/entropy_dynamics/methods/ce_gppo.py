@@ -55,8 +55,6 @@ class CEGPPOAuthors(CEGPPO):
         share = correct.sum() / mask.bool().sum().clamp_min(1)
         return torch.where(correct, self.positive_loss / share, 0.0)
 
-    def token_loss(
-        self, logp: PerToken, *arguments: Any, coefficients: PerToken | None = None, **more: Any
-    ) -> PerToken:
-        assert coefficients is not None
-        return super().token_loss(logp, *arguments, **more) - coefficients * logp
+    def token_loss(self, logp: PerToken, *arguments: Any, coefficients: Any = None, **more: Any) -> PerToken:
+        loss: PerToken = super().token_loss(logp, *arguments, **more) - coefficients * logp
+        return loss

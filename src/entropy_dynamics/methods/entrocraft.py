@@ -77,9 +77,6 @@ class EntrocraftAuthors(Entrocraft):
         used = advantages if side == 0 else (correct if side > 0 else correct - 1).expand(mask.shape)
         return torch.where(mask.bool(), used, 0.0)
 
-    def token_loss(
-        self, logp: PerToken, logp_old: PerToken, *arguments: Any, coefficients: PerToken | None = None, **more: Any
-    ) -> PerToken:
-        assert coefficients is not None
-        _, mask = arguments
+    def token_loss(self, *arguments: Any, coefficients: Any = None, **more: Any) -> PerToken:
+        logp, logp_old, _, mask = arguments
         return super().token_loss(logp, logp_old, coefficients, mask, **more)

@@ -52,10 +52,7 @@ class LpReg(Method):
         chosen = largest(-stats.logp.detach(), candidates, math.floor(self.share * int(candidates.sum()) + 1e-6))
         return torch.where(chosen, stats.proxy_logp.detach(), -torch.inf).where(mask.bool(), 0.0)
 
-    def token_loss(
-        self, logp: PerToken, *arguments: Any, coefficients: PerToken | None = None, **more: Any
-    ) -> PerToken:
-        assert coefficients is not None
+    def token_loss(self, logp: PerToken, *arguments: Any, coefficients: Any = None, **more: Any) -> PerToken:
         logp_old, advantages, mask = arguments
         tied = mask.bool() & (advantages < 0) & (logp.detach() < coefficients)
         d = torch.where(tied, coefficients - logp, 0.0)

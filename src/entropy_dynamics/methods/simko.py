@@ -17,7 +17,6 @@ paper, only the abstract was read. Correct means a reward of 1 there, and A > 0 
 from typing import Annotated, Any, ClassVar
 
 import torch
-from jaxtyping import Float
 from pydantic import Field
 
 from entropy_dynamics.core.shapes import Chosen, Mask, PerToken
@@ -61,15 +60,8 @@ class SimKO(Method):
         return mask.bool() & (entropy > threshold[:, None])
 
     def token_loss(
-        self,
-        logp: PerToken,
-        *arguments: Any,
-        coefficients: PerToken | None = None,
-        top_logp: Float[torch.Tensor, "batch token top"] | None = None,
-        **more: Any,
+        self, logp: PerToken, *arguments: Any, coefficients: Any = None, top_logp: Any = None, **more: Any
     ) -> PerToken:
-        assert coefficients is not None
-        assert top_logp is not None
         towards = torch.where(coefficients > 0, top_logp.mean(-1) - logp, 0.0)
         mixed = coefficients * towards
         return super().token_loss(logp + (mixed - mixed.detach()), *arguments, **more)
