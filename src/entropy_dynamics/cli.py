@@ -22,7 +22,7 @@ from entropy_dynamics.distributed.launch import STARTER, end_with_parent, launch
 from entropy_dynamics.errors import Unfinished, UserError, closest, nearest
 
 EXTRAS = {  # extra of this project -> packages that come with it
-    "harness": "transformers snakemake datasets safetensors jinja2 markupsafe filelock tabulate tqdm",
+    "harness": "transformers snakemake datasets safetensors jinja2 markupsafe filelock tabulate",
     "trackers": "tensorboard wandb trackio",
     "plot": "matplotlib",
     "vllm": "vllm",

@@ -50,10 +50,10 @@ def prepare_model(config: StageConfig, layout: Layout, seed: int = 0) -> Path:
         prepare_pretrained(config, out, sorted(texts))
         return out
     model = model.to(device_of(config.hardware))
-    with Progress(f"{'warm' if family else 'cold'} start {name} seed {seed}", start.steps) as progress:
-        limit = config.sampling.max_new_tokens
-        batches = solution_batches(tokenizer, start, seed=own_seed, exclude=texts, max_new_tokens=limit, **prompts)
-        losses = warm_start(model, start, batches, lambda loss: progress.step(loss=loss), pretrained=family is None)
+    progress = Progress(f"{'warm' if family else 'cold'} start {name} seed {seed}", start.steps)
+    limit = config.sampling.max_new_tokens
+    batches = solution_batches(tokenizer, start, seed=own_seed, exclude=texts, max_new_tokens=limit, **prompts)
+    losses = warm_start(model, start, batches, lambda loss: progress.step(loss=loss), pretrained=family is None)
     with written_whole(out) as directory:
         save_policy(model, tokenizer, directory)
         loss = fmean(losses[-POOL:])

@@ -202,28 +202,28 @@ class Trainer:
         every, steps = self.config.checkpoint_every, self.config.steps
         limit = TimeLimit(self.ranks, checkpoint_bytes(self.trained()))
         rows = self._resume(checkpoints)
-        with Progress(name, steps, done=len(rows), shown=self.ranks.is_main) as progress:
-            for step in range(len(rows), steps):
-                if step in shorter:
-                    shorter[step].earlier = checkpoints.earlier
-                    shorter[step].save(self.trained(), rows, self.method.state_dict(), finished=True)
-                try:
-                    row = self.step(step)
-                except NotFiniteError:
-                    if every and steps_taken(self.optimizer) == step * self.config.updates_per_batch:
-                        checkpoints.save(self.trained(), rows, self.method.state_dict(), self.ahead)
-                    raise
-                rows.append(row)
-                log(step, row)
-                progress.step(entropy=row["entropy"], accuracy=row["accuracy"])
-                finished = len(rows) == steps
-                ends = limit.reached() and not finished
-                if ends or (every and (finished or len(rows) % every == 0)):
-                    checkpoints.save(self.trained(), rows, self.method.state_dict(), self.ahead, finished)
-                if ends:
-                    self.ranks.note(f"ends early, at a checkpoint after step {len(rows)}; the same command resumes it")
-                    self.ranks.barrier()  # the first rank to exit ends the others
-                    raise Unfinished
+        progress = Progress(name, steps, done=len(rows), shown=self.ranks.is_main)
+        for step in range(len(rows), steps):
+            if step in shorter:
+                shorter[step].earlier = checkpoints.earlier
+                shorter[step].save(self.trained(), rows, self.method.state_dict(), finished=True)
+            try:
+                row = self.step(step)
+            except NotFiniteError:
+                if every and steps_taken(self.optimizer) == step * self.config.updates_per_batch:
+                    checkpoints.save(self.trained(), rows, self.method.state_dict(), self.ahead)
+                raise
+            rows.append(row)
+            log(step, row)
+            progress.step(entropy=row["entropy"], accuracy=row["accuracy"])
+            finished = len(rows) == steps
+            ends = limit.reached() and not finished
+            if ends or (every and (finished or len(rows) % every == 0)):
+                checkpoints.save(self.trained(), rows, self.method.state_dict(), self.ahead, finished)
+            if ends:
+                self.ranks.note(f"ends early, at a checkpoint after step {len(rows)}; the same command resumes it")
+                self.ranks.barrier()  # the first rank to exit ends the others
+                raise Unfinished
         return rows
 
     def _resume(self, checkpoints: Checkpoints) -> list[Row]:
