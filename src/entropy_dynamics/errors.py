@@ -12,10 +12,6 @@ class NotFiniteError(UserError):
     """A loss, gradient, log p or token weight is not finite. Raised on all ranks; no optimizer step used it."""
 
 
-class EngineMismatchError(UserError):
-    """The engine's log p differs from the trainer's: it does not hold the trainer's weights. Raised on all ranks."""
-
-
 class Unfinished(Exception):
     """A run ended at a checkpoint before its last step; the same command resumes it. Raised on all ranks."""
 

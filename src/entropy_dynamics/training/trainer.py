@@ -21,7 +21,7 @@ from entropy_dynamics.core.shapes import PerToken
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.distributed.time_limit import TimeLimit
-from entropy_dynamics.errors import EngineMismatchError, NotFiniteError, Unfinished, UserError
+from entropy_dynamics.errors import NotFiniteError, Unfinished, UserError
 from entropy_dynamics.methods import Method
 from entropy_dynamics.sampling import Prompt, Rollout, Sampler, sample_seed
 from entropy_dynamics.tasks import Grade
@@ -97,7 +97,7 @@ class Trainer:
         Raises:
             NotFiniteError: a loss, gradient, log p or token weight is not finite. The failing module is unchanged by
                 that update, and `in_progress` holds the batch.
-            EngineMismatchError: the engine's log probabilities differ from the trainer's.
+            UserError: the engine's log probabilities differ from the trainer's.
         """
         config, method, clock = self.config, self.method, _Clock(self.ranks.device)
         with clock("push"):
@@ -276,8 +276,7 @@ class Trainer:
     def check(self, batch: RolloutBatch, stats: TokenStats, weights: PerToken, step: int) -> dict[str, float]:
         """Compare the engine's log probabilities with the trainer's; no metrics if the engine returns none.
 
-        Raises NotFiniteError if log p of the trainer or token weights are not finite, and EngineMismatchError like
-        `engine_agreement`.
+        Raises NotFiniteError if the trainer's log p or token weights are not finite; otherwise as `engine_agreement`.
         """
         logp = stats.logp[batch.mask]
         if bad := int((~logp.isfinite()).sum()):  # checked first, as it would otherwise be reported as a mismatch
@@ -301,12 +300,12 @@ def engine_agreement(
     """Difference between the engine's and the trainer's log p of the sampled tokens, nats.
 
     It verifies the push of the weights on every token. `engine_kl`, the mean of log p(engine) - log p(trainer),
-    estimates KL(engine || trainer). Raises EngineMismatchError if the mean absolute difference is above `tolerance`.
+    estimates KL(engine || trainer). Raises UserError if the mean absolute difference is above `tolerance`.
     """
     difference = (engine_logp - trainer_logp).double()
     mean, largest = difference.abs().mean().item(), difference.abs().max().item()
     if not mean <= tolerance:  # NaN counts as disagreement
-        raise EngineMismatchError(
+        raise UserError(
             f"engine and trainer disagree: log p differs by {mean:.3g} nats on average and {largest:.3g} at most over "
             f"{len(difference)} tokens, engine.tolerance is {tolerance:g}; the engine's weights are not the trainer's, "
             "unless engine.dtype or training.precision explain it"
