@@ -295,9 +295,7 @@ def test_a_fault_of_the_machine_is_one_line(tied, prompts, monkeypatch, error, m
         sample(tied.engine, prompts)
 
 
-def test_bad_input(tied, prompts, tmp_path, monkeypatch):
-    with pytest.raises(UserError, match=r"p4: a prompt of 160 tokens and a response of up to 91 are more than the 250"):
-        sample(tied.engine, prompts, max_new_tokens=91)
+def test_bad_input(tied, tmp_path, monkeypatch):
     with pytest.raises(UserError, match="no model in"):
         VLLMSampler(tmp_path, config=engine_config(), end_tokens=[1], max_tokens=9, batch_size=1)
     monkeypatch.setitem(__import__("sys").modules, "vllm", None)

@@ -94,7 +94,7 @@ class VLLMSampler(Sampler):
         os.environ.update(SETTINGS)
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
         logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])  # vLLM sets it only after its import
-        self.end_tokens, self.max_tokens = end_tokens, max_tokens
+        self.end_tokens = end_tokens
         self.sleeps = sleeps and torch.cuda.is_available()
         on_ranks = torch.distributed.is_initialized() and "RANK" in os.environ
         with _globals_kept(), warnings.catch_warnings():
@@ -140,18 +140,12 @@ class VLLMSampler(Sampler):
     def sample(
         self, prompts: Sequence[Prompt], *, samples: int, temperature: float, max_new_tokens: int, stream: str
     ) -> list[Rollout]:
-        """See `Sampler.sample`. At temperature 0 `logp` is that of temperature 1.
+        """See `Sampler.sample`. At temperature 0 `logp` is that of temperature 1. Raises UserError if memory runs out.
 
-        Raises UserError if a prompt leaves no room for `max_new_tokens`, or if memory runs out.
+        Prompts must leave room for `max_new_tokens`, as those of `make_prompts` do.
         """
         from vllm import SamplingParams
 
-        for prompt in prompts:
-            if len(prompt.token_ids) + max_new_tokens > self.max_tokens:
-                raise UserError(
-                    f"problem {prompt.problem_id}: a prompt of {len(prompt.token_ids)} tokens and a response of up to "
-                    f"{max_new_tokens} are more than the {self.max_tokens} that the engine was started for"
-                )
         # One request per sample, because vLLM derives the seeds of a request's samples from one another. The prefix
         # cache still prefills each prompt only once.
         names = [(prompt, sample) for prompt in prompts for sample in range(samples)]
