@@ -28,12 +28,9 @@ class Opefo(Method):
     side: Literal["both", "raise", "lower"] = "both"
     """Weight both kinds of tokens, or only those that raise, or lower, the entropy."""
 
-    def change(self, stats: TokenStats) -> PerToken:
-        """The token's S in -A S."""
-        return stats.s_star
-
     def token_weights(self, stats: TokenStats, advantages: PerToken, mask: Mask, **_: Any) -> PerToken:
-        change = torch.where(mask.bool(), -advantages * self.change(stats).detach(), 0.0).double()
+        s = stats.s_centered if self.uses_s_expected else stats.s_star
+        change = torch.where(mask.bool(), -advantages * s.detach(), 0.0).double()
         raised, lowered = change.clamp(min=0).sum(), -change.clamp(max=0).sum()
         total = raised + lowered
         strength = (lowered - raised) / total if total > 0 else total  # without any change no weight matters
@@ -53,6 +50,3 @@ class OpefoCentered(Opefo):
     """The change of a token is -A (S* - E[S]), with the term that the paper leaves out."""
 
     uses_s_expected: ClassVar[bool] = True
-
-    def change(self, stats: TokenStats) -> PerToken:
-        return stats.s_centered
