@@ -23,14 +23,9 @@ def begin_attempt() -> None:
         _mark(log).unlink(missing_ok=True)
     if job is None or log is None:
         return
-    for number in count(1):
-        try:
-            os.link(log, f"{log}.{number}")
-        except FileExistsError:
-            continue
-        except OSError:  # a file system without links
-            pass
-        break
+    number = next(number for number in count(1) if not Path(f"{log}.{number}").exists())
+    with suppress(OSError):  # a file system without links
+        os.link(log, f"{log}.{number}")
     began = datetime.now().astimezone().isoformat(timespec="seconds")
     print(f"note: SLURM job {job} on {socket.gethostname()}, from {began}", file=sys.stderr, flush=True)
 
