@@ -8,6 +8,7 @@ import yaml
 from conftest import ROOT
 from entropy_dynamics.config import (
     USED,
+    _entry,
     flatten,
     known_names,
     load_config,
@@ -109,22 +110,25 @@ def test_a_pretrained_model_inherits_nothing_that_is_meant_for_toy_models(config
         assert mine.training.steps == laptop.training.steps
 
 
-def test_scalars_are_those_of_yaml_1_2(configs):
-    """In files and in settings alike, and what is written is read as it was."""
+def test_what_is_written_is_read_as_it_was(configs):
     path = configs / "scale" / "mine.yaml"
-    given = {"010": 10, "0o10": 8, "0x1F": 31, "1e1": None, "+7": 7}
-    for text, value in given.items():
-        path.write_text(f"extends: laptop\nscale: mine\ntraining: {{steps: {text}}}\n")
-        if value is None:
-            assert "training.steps is 10.0; it should be a valid integer" in message_of(configs, "mine")
-        else:
-            assert load_config("mine", configs=configs).training.steps == value
-            assert load_config("laptop", overrides=[f"training.steps={text}"], configs=configs).training.steps == value
     for label in ("1e5", "0o17", "yes", "010", "1:30", "null", "2026-01-01", "- x", "<<"):
         config = load_config("laptop", MODEL, overrides=[f"model.label='{label}'"], configs=configs)
         assert config.model.label == label
         path.write_text(to_yaml(config))
         assert read_yaml(path)["model"]["label"] == label
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        *[("1e-3", 1e-3), ("5e-6", 5e-6), ("-3", -3), ("", None), ("null", None), ("true", True), ("[0, 1]", [0, 1])],
+        *[("a: b", {"a": "b"}), ("a=b", "a=b"), ("2026-01-01", "2026-01-01"), ("${x}", "${x}")],
+    ],
+)
+def test_values_of_settings(text, value):
+    assert _entry(f"training.x={text}") == {"training": {"x": value}}
+    assert _entry(f"toy_models[qwen2.5-7b].x={text}") == {"toy_models": {"qwen2.5-7b": {"x": value}}}
 
 
 def test_overrides_apply_where_their_condition_matches(configs):

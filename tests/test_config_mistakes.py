@@ -20,9 +20,7 @@ CONFIGS = ROOT / "configs"
         ("model.prompt_format=base", "model.prompt_format is 'base'; it should be 'chat' or 'completion'"),
         ("training.steps=many", "--set training.steps=many: training.steps is 'many'; it should be a valid integer"),
         ("training.steps=0", "training.steps is 0; it should be greater than 0"),
-        ("training.steps=1:30", "training.steps is '1:30'; it should be a valid integer"),
-        ("training.compile=yes", "training.compile is 'yes'; it should be a valid boolean"),
-        ("training.optimizer={eps: 1, eps: 2}", "key 'eps' twice"),
+        ("training.optimizer={eps: 1, eps: 2}", "found duplicate key eps"),
         ("models=[my model]", "models[0] is 'my model'; it should match pattern"),
         ("training.steps=", "training.steps is None"),
         ("training=3", "training is 3; it should be"),
@@ -59,13 +57,14 @@ def test_a_critic_does_not_replace_the_advantages_of_a_method(name):
         ("threads: [1\n", "not valid YAML"),
         ("threads: 1\nthreads: 2\n", "not valid YAML"),
         ("threads: !!python/object/apply:os.getcwd []\n", "not valid YAML"),
+        ("3\n", "not valid YAML: a single value"),
         ("- threads\n", "a config is a mapping of keys to values"),
         ("overrides: [{for: {scale: mine}, thread: 2}]\n", "unknown key 'thread'; did you mean 'threads'?"),
         ("hardware: {ranks: 3}\n", "an update has 256 rollouts; it should be a multiple of hardware.ranks = 3"),
     ],
 )
 def test_mistakes_in_files(configs, text, message):
-    (configs / "scale" / "mine.yaml").write_text(text if text[0] == "-" else "extends: laptop\nscale: mine\n" + text)
+    (configs / "scale" / "mine.yaml").write_text(text if text[0] in "-3" else "extends: laptop\nscale: mine\n" + text)
     got = message_of(configs, "mine", MODEL, "grpo")
     assert message in got
     assert "mine.yaml" in got or "rollouts" in got  # what no single key is to blame for names no file

@@ -9,7 +9,7 @@ scales that extend it, except in machine.yaml, which would override what they se
 matches only if the model that runs is a toy model. A method may have parameters: `clip_b@mu=1.2,apply_to=both` is
 method/clip_b.yaml with these values, and `grpo@training.updates_per_batch=4` sets a key of another section.
 
-Files and values are YAML with the scalars of version 1.2 (core schema), and with `<<`: `010` is 10, `1:30` a string.
+Files and values are YAML as OmegaConf reads it.
 """
 
 import re
@@ -19,7 +19,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, overload
 
-import yaml
 from omegaconf import OmegaConf
 from pydantic import BaseModel
 
@@ -193,7 +192,7 @@ def flatten(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
 
 def to_yaml(config: BaseModel) -> str:
     """The resolved config as YAML."""
-    return str(yaml.dump(config.model_dump(), Dumper=_Dumper, sort_keys=False, allow_unicode=True))
+    return OmegaConf.to_yaml(config.model_dump())
 
 
 def scale_names(scale: str, configs: Path = CONFIGS) -> list[str]:
@@ -265,49 +264,13 @@ def read_yaml(path: Path) -> Any:
         return _parsed(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"no file {path}: run this from the root of the repository") from None
-    except Exception as error:  # PyYAML's, and others for what no scalar can be
-        raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    except Exception as error:  # PyYAML's and OmegaConf's; of a single number, an assertion without a text
+        raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split()) or 'a single value'}") from None
 
 
-@cache  # PyYAML takes 10 ms for a small file, and a command may load dozens of configs
+@cache  # a command may load dozens of configs, most from the same files
 def _parsed(text: str) -> Any:
-    return yaml.load(text, Loader=_Loader)  # noqa: S506 (a SafeLoader)
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML with the scalars of version 1.2, and without repeated keys."""
-
-    def compose_mapping_node(self, anchor: Any) -> Any:
-        node = super().compose_mapping_node(anchor)
-        keys = [str(key.value) for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"]
-        if twice := next((key for key in keys if keys.count(key) > 1), None):
-            raise yaml.constructor.ConstructorError(None, None, f"key {twice!r} twice", node.start_mark)
-        return node
-
-    def construct_yaml_int(self, node: Any) -> int:
-        return int(node.value, {"0o": 8, "0x": 16}.get(node.value[:2], 10))
-
-
-_Loader.yaml_implicit_resolvers = {"<": yaml.SafeLoader.yaml_implicit_resolvers["<"]}
-_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
-
-
-class _Dumper(yaml.SafeDumper):
-    """Quotes strings that version 1.1 or 1.2 of YAML would read as something else."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-
-for _tag, _pattern, _first in (
-    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
-    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
-    ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", list("-+0123456789")),
-    ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", list("-+.0123456789")),
-    ("float", r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", list("-+.")),
-):
-    for _kind in (_Loader, _Dumper):
-        _kind.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"(?:{_pattern})\Z"), _first)
+    return OmegaConf.to_container(OmegaConf.create(text))
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -341,16 +304,12 @@ def _layer(path: Path, chosen: Choice, configs: Path) -> Layer:
 
 def _entry(entry: str) -> Layer:
     """A `key=value` of --set as a layer."""
-    key, equals, text = entry.partition("=")
-    if not equals or not re.fullmatch(r"[\w-]+(\.[\w-]+|\[[\w.-]+\])*", key):  # toy_models[qwen2.5-7b-instruct].seed
+    if not re.fullmatch(r"(?s)[\w-]+(\.[\w-]+|\[[\w.-]+\])*=.*", entry):  # toy_models[qwen2.5-7b-instruct].seed=3
         raise UserError(f"--set {entry!r} is not of the form key=value")
     try:
-        layer = _parsed(text)
-    except Exception as error:  # PyYAML's, and others for what no scalar can be
+        return dict(OmegaConf.to_container(OmegaConf.from_dotlist([entry])))  # type: ignore[arg-type]
+    except Exception as error:  # PyYAML's and OmegaConf's
         raise UserError(f"--set {entry}: {' '.join(str(error).split())}") from None
-    for part in reversed(re.findall(r"(?<=\[)[\w.-]+(?=\])|[\w-]+", key)):
-        layer = {part: layer}
-    return dict(layer)
 
 
 def _merge(below: Layer, layer: Layer) -> Layer:
