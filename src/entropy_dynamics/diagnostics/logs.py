@@ -164,7 +164,8 @@ def _read(file: Path, read: Callable[[Path], pd.DataFrame], names: tuple[str, ..
 def _by_step(frame: pd.DataFrame) -> pd.DataFrame:
     step = next((name for name in STEPS if name in frame), None)
     if step is None and len(frame):
-        raise ValueError(f"it logs no step ({', '.join(STEPS)})")
+        columns = ", ".join(map(str, frame.columns))
+        raise ValueError(f"it logs no step ({', '.join(STEPS)}), but {columns:.60}")
     if step is None or (frame := frame.dropna(subset=step)).empty:
         return pd.DataFrame()
     _check_one_run(frame, step)
@@ -232,15 +233,8 @@ def _json_lines(file: Path) -> pd.DataFrame:
 
 def _csv(file: Path) -> pd.DataFrame:
     """W&B's export of a panel: columns "RUN - METRIC", with __MIN and __MAX where steps were merged."""
-    with file.open() as lines:
-        header = lines.readline().strip()
-    if ";" in header and "," not in header:
-        raise ValueError(f"its header is one column, {header!r:.60}; columns need a comma between them")
-    with warnings.catch_warnings(action="error", category=pd.errors.ParserWarning):
-        try:
-            frame = pd.read_csv(file, index_col=False, keep_default_na=False, na_values=MISSING)
-        except pd.errors.ParserWarning:
-            raise ValueError("its rows have more fields than its header; decimals need a point") from None
+    with warnings.catch_warnings(action="error", category=pd.errors.ParserWarning):  # of rows longer than the header
+        frame = pd.read_csv(file, index_col=False, keep_default_na=False, na_values=MISSING)
     frame = frame[[name for name in frame if not str(name).endswith(("__MIN", "__MAX"))]]
     names = frame.columns.str.rpartition(" - ")
     if len({run for run, dash, _ in names if dash}) > 1:
