@@ -151,7 +151,7 @@ def make_plan(scale: str, overrides: Sequence[str] = (), target: str | None = No
         loaded = {method: load_config(scale, model, method, overrides) for method in methods}
         groups: dict[tuple[str, str, int, bool], list[StageConfig]] = {}
         for run in runs:
-            own = loaded[run.method].with_steps(0) if run.path in shorter else loaded[run.method]
+            own = loaded[run.method].changed("training", steps=0) if run.path in shorter else loaded[run.method]
             kind = ("evaluate", "") if run.method == BASE else ("train", _family(own))
             groups.setdefault((*kind, own.hardware.processes, own.training.steps == 0), []).append(own)
         jobs += [Job(stage, tuple(same)) for (stage, *_), same in groups.items()]
@@ -242,8 +242,7 @@ def _advice(job: Job) -> str:
     for key, values in changes.items():
         section, _, name = key.partition(".")
         for value in values:
-            changed = getattr(config, section).model_copy(update={name: value})
-            if misfits(config.model_copy(update={section: changed}), job.stage).keys() < now.keys():
+            if misfits(config.changed(section, **{name: value}), job.stage).keys() < now.keys():
                 return f"set {key}={str(value).lower()}"
     return f"no single setting is enough; change several of {', '.join(changes)}, or take a larger GPU"
 
@@ -260,8 +259,7 @@ def resources(config: StageConfig, stage: str) -> dict[str, Any]:
         gpus = int(hardware.device == "cuda" and (is_toy or config.cold_start is not None))
         host, hours = config.hardware.per_node * HOST_PER_CPU_RANK, CPU_HOURS
     elif stage == "theory":  # evaluates a few problems in one process, which also loads the model in fp32
-        alone = config.hardware.model_copy(update={"ranks": 1, "nodes": 1})
-        job = Job("evaluate", (config.model_copy(update={"hardware": alone}),))
+        job = Job("evaluate", (config.changed("hardware", ranks=1, nodes=1),))
         gpus, host, hours = 1, job.host + weight_bytes(config, "float32"), plan.safety * job.hours
     else:
         job = Job(stage, (config,))

@@ -124,7 +124,7 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
             return Checkpoints(
                 layout.checkpoints(model_name, name, seed),
                 ranks,
-                made_from={"config": settings_of("train", config.with_steps(steps)), "seed": seed}
+                made_from={"config": settings_of("train", config.changed("training", steps=steps)), "seed": seed}
                 | {key: record[key] for key in ("inputs", "prompts")}
                 | chosen,
                 made_by={"method": method_name} | {key: record[key] for key in ("git", "code_sha256", "packages")},

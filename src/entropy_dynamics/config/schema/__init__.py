@@ -72,6 +72,10 @@ class Config(Section):
         """The seed of the untrained model from which the run with this seed starts; 0 for one that exists only once."""
         return seed if self.cold_start or model in self.toy_models else 0
 
+    def changed(self, section: str, **values: Any) -> Self:
+        """This config with other values in a section, which are not validated."""
+        return self.model_copy(update={section: getattr(self, section).model_copy(update=values)})
+
     @model_validator(mode="after")
     def _fit_together(self) -> Self:
         ranks, training = self.hardware.ranks, self.training
@@ -115,15 +119,6 @@ class RunConfig(StageConfig):
     """The config of a training run or an evaluation: a model and a method."""
 
     method: Annotated[MethodConfig, OneOf("name", method_sections)]
-
-    def at_temperature(self, temperature: float) -> Self:
-        """This config with a different evaluation temperature."""
-        evaluation = self.evaluation.model_copy(update={"temperature": float(temperature)})
-        return self.model_copy(update={"evaluation": evaluation})
-
-    def with_steps(self, steps: int) -> Self:
-        """This config with a different number of training steps."""
-        return self.model_copy(update={"training": self.training.model_copy(update={"steps": steps})})
 
     @model_validator(mode="after")
     def _advantages_are_of_one_kind(self) -> Self:
