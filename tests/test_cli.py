@@ -313,7 +313,7 @@ def test_results_of_another_config_are_not_replaced(run, layout, tmp_path):
         (("problems",), "data.seed=9", layout.problems_report),
         (("model", "--model", MODEL), f"toy_models[{MODEL}].seed=9", layout.facts(MODEL, "base", 0)),
         (("pass_rates",), "pass_rates.samples=3", layout.pass_rates(0)),
-        (TRAIN, "training.optimizer.learning_rate=0.5", layout.config(MODEL, "grpo", 0)),
+        (TRAIN, "training.optimizer.learning_rate=0.5", layout.run(MODEL, "grpo", 0) / "config.yaml"),
         (("theory",), "sampling.temperature=0.5", layout.logit_steps),
         (
             ("evaluate", *TRAIN[1:], "--datasets", "aime24", "aime24"),
@@ -329,7 +329,7 @@ def test_results_of_another_config_are_not_replaced(run, layout, tmp_path):
         assert_one_line(run(*command, settings=(*no_filter, changed)), message)
     missing = run("problems", settings=(*no_filter, "data.folder=nowhere"))
     assert_one_line(missing, "data.folder: no folder nowhere")
-    layout.config(MODEL, "grpo", 0).write_text("")
+    (layout.run(MODEL, "grpo", 0) / "config.yaml").write_text("")
     assert_one_line(run(*TRAIN, settings=no_filter), "was made with another config")
     shutil.rmtree(layout.run(MODEL, "grpo", 0))  # what a run ends with is not refused at its end
     message = f"{layout.samples(MODEL, 'grpo', 0, 'aime24')} was made with another config"

@@ -51,7 +51,7 @@ def test_claims_judged_by_a_damaged_file_are_as_redrawn(verify, capsys):
     """Their reasons contain its remedy."""
     (GRPO / "metrics.parquet").write_bytes(b"no")
     assert main(["claims", "--scale", SCALE]) == 0
-    assert "delete it and rerun: snakemake" in LAYOUT.claims("json").read_text()
+    assert "delete it and rerun: snakemake" in LAYOUT.judged("claims", "json").read_text()
     assert {where for _, where in verify()[1]} == {short(GRPO), short(GRPO / "metrics.parquet")}
     assert main(["draw", "figure5", "--scale", SCALE, "--results", str(RESULTS.parent.absolute())]) == 2
     assert capsys.readouterr().err.endswith("): make it or get it again\n")

@@ -33,9 +33,9 @@ rule claims:
         SWEPT,
         f"{FOLDER}/paper_values.yaml",
     output:
-        [LAYOUT.claims(suffix) for suffix in ("json", "md", "svg", "pdf")],
+        [LAYOUT.judged("claims", suffix) for suffix in ("json", "md", "svg", "pdf")],
         report(
-            LAYOUT.claims("png"),
+            LAYOUT.judged("claims", "png"),
             caption="../report/claims.rst",
             category="1 Claims",
             labels={"result": "All verdicts in one figure"},
@@ -80,8 +80,8 @@ rule report:
     input:
         rules.tables.input,
         rules.figures.input,
-        LAYOUT.claims("json"),
-        LAYOUT.claims("png"),
+        LAYOUT.judged("claims", "json"),
+        LAYOUT.judged("claims", "png"),
     output:
         report(
             LAYOUT.report,

@@ -32,7 +32,7 @@ from entropy_dynamics.config import (
 )
 from entropy_dynamics.errors import UserError, closest, nearest
 from entropy_dynamics.planning.plan import resources
-from entropy_dynamics.results.layout import Layout
+from entropy_dynamics.results.layout import CONFIG, PROVENANCE, Layout
 from entropy_dynamics.results.provenance import fingerprint
 from snakemake_logger_plugin_progress import expect
 
@@ -193,7 +193,7 @@ def longer(wildcards):
     run = (wildcards.model, wildcards.method.partition("@")[0], wildcards.seed)
     if "@training.steps=" not in wildcards.method:
         return []
-    if (file := LAYOUT.config(*run)).is_file():
+    if (file := LAYOUT.run(*run) / CONFIG).is_file():
         shorter = shorter_runs(run[1], read_yaml(file)["training"])
     else:
         shorter = configured_shorter_runs(SCALE, *run[:2])

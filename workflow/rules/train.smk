@@ -11,14 +11,14 @@ rule train:
         LAYOUT.metrics(*RUN),
         LAYOUT.facts(*RUN),
         report(
-            LAYOUT.config(*RUN),
+            LAYOUT.run(*RUN) / CONFIG,
             caption="../report/runs.rst",
             category="5 Runs",
             subcategory="{model}",
             labels={"run": "{method}, seed {seed}", "file": "config"},
         ),
         report(
-            LAYOUT.provenance(*RUN),
+            LAYOUT.run(*RUN) / PROVENANCE,
             caption="../report/runs.rst",
             category="5 Runs",
             subcategory="{model}",

@@ -56,7 +56,7 @@ def write_claims(results: Results) -> list[Path]:
     groups = Counter(re.sub(" of .*", "", entry["rests_on"]) for entry in entries)
     values: dict[str, Any] = {"head": head, "summary": summary_line(entries), "groups": groups, "tests": tests}
     values |= {"claims": list(map(_cells, entries)), "gains": list(map(_cells, gains)), "found": verdict_counts(gains)}
-    json, md, *pictures = (results.layout.claims(suffix) for suffix in ("json", "md", "png", "svg", "pdf"))
+    json, md, *pictures = (results.layout.judged("claims", suffix) for suffix in ("json", "md", "png", "svg", "pdf"))
     write_json(json, entries + gains)
     write_text(md, fill("claims.md", **values))
     smaller = any(model and not model.is_the_papers for model in models.values())

@@ -37,7 +37,7 @@ def publish(results: Results, folder: Path, doi: str | None = None) -> list[Path
     with written_whole(folder.resolve()) as temporary:
         temporary.mkdir()
         rows = write_data(results, temporary)
-        models, judged = results.models, results.layout.claims("json").is_file()
+        models, judged = results.models, results.layout.judged("claims", "json").is_file()
         about = {"scale": results.scale, "doi": doi, "version": version("entropy-dynamics")}
         facts = {
             "models": {name: model.ran_with_size for name, model in models.items()},

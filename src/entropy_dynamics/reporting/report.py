@@ -33,8 +33,8 @@ def write_report(results: Results) -> Path:
     layout = results.layout
     if not layout.root.is_dir():
         raise UserError(f"no folder {layout.root}; make it with: snakemake --config scale={results.scale}")
-    judged = layout.claims("json").is_file()
-    claims = list(verdicts_of(layout.claims("json")).values()) if judged else []
+    judged = layout.judged("claims", "json").is_file()
+    claims = list(verdicts_of(layout.judged("claims", "json")).values()) if judged else []
     by_name: dict[str, dict[str, Any]] = {}
     known = known_experiments(results.folder)
     for name in known:
@@ -66,7 +66,7 @@ def write_report(results: Results) -> Path:
         counts=dict(zip(VERDICTS, verdict_counts(claims), strict=True)),
         claims=claims,
         topics=topics(claims),
-        claims_figure=_picture(layout.claims("svg")),
+        claims_figure=_picture(layout.judged("claims", "svg")),
         comparison=_comparison(REFERENCES.get(results.scale), layout.root) if judged else None,
         unfinished=unfinished,
         progress=progress(results) if any(run["now"] for run in unfinished) else None,

@@ -6,8 +6,8 @@ from pathlib import Path
 # File names in directories that are written atomically.
 FACTS = "model.json"  # description of a model or a policy, with the hashes of its files
 METRICS = "metrics.parquet"
-CONFIG = "config.yaml"
-PROVENANCE = "provenance.json"
+CONFIG = "config.yaml"  # resolved
+PROVENANCE = "provenance.json"  # commit, packages, inputs and hashes
 SEEDS = "seeds.json"  # in restored results: the number that each seed had, in the order of the new numbers
 PROBLEMS_REPORT = "problems.json"
 # Bytes of tensors per checkpoint file, over all ranks, of which a rank holds its share three times in host memory.
@@ -61,14 +61,6 @@ class Layout:
     def metrics(self, model: str, method: str, seed: int | str) -> Path:
         return self.run(model, method, seed) / METRICS
 
-    def config(self, model: str, method: str, seed: int | str) -> Path:
-        """The resolved config of a run."""
-        return self.run(model, method, seed) / CONFIG
-
-    def provenance(self, model: str, method: str, seed: int | str) -> Path:
-        """Commit, packages, inputs and hashes of a run."""
-        return self.run(model, method, seed) / PROVENANCE
-
     def policy(self, model: str, method: str, seed: int | str) -> Path:
         return self.model(model, seed) if method == "base" else self.run(model, method, seed) / "policy"
 
@@ -112,13 +104,12 @@ class Layout:
         """`suffix` is png, svg, pdf or csv."""
         return self.root / "figures" / f"{name}.{suffix}"
 
-    def claims(self, suffix: str) -> Path:
-        """`suffix` is json, md, png, svg or pdf."""
-        return self.root / f"claims.{suffix}"
+    def judged(self, name: str, suffix: str) -> Path:
+        """Verdicts: on the paper's claims, whose `name` is claims, or those of experiments/<name>.
 
-    def judged(self, folder: str, suffix: str) -> Path:
-        """Verdicts on the claims of experiments/<folder>; `suffix` is json or md."""
-        return self.root / f"{folder}.{suffix}"
+        `suffix` is json or md, and png, svg or pdf of the paper's.
+        """
+        return self.root / f"{name}.{suffix}"
 
     @property
     def report(self) -> Path:

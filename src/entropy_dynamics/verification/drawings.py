@@ -71,7 +71,7 @@ class Drawings:
                 self._scores(file, experiment)
 
     def _claims(self, file: Path) -> None:
-        folder = None if file == self.layout.claims("json") else file.stem
+        folder = None if file.stem == "claims" else file.stem
         inputs = input_files(self.root, load_claims(self.results.scale, self.results.seeds, folder=folder))
         self._compare(file, lambda: write_field(self.redrawn, folder) if folder else write_claims(self.redrawn), inputs)
 
