@@ -434,11 +434,10 @@ def test_the_real_files(tmp_path, capsys):
     assert not {problem.id for problem in train} & split
 
 
-@pytest.mark.parametrize("command", ["compare", "lens", "entropy-watch", "entropy-check"])
+@pytest.mark.parametrize("command", ["lens", "entropy-watch", "entropy-check"])
 def test_a_file_in_a_folder_that_does_not_exist_is_refused(command, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    arguments = {"compare": ["a", "b"], "entropy-check": []}.get(command, ["file"])
-    option = {"entropy-check": "--write=none/at all/a.npz"}
-    assert main([command, *arguments, option.get(command, "--figure=none/at all/a.png")]) == 2
+    file = ["--write=none/at all/a.npz"] if command == "entropy-check" else ["file", "--figure=none/at all/a.png"]
+    assert main([command, *file]) == 2
     assert "there is no folder none/at all" in capsys.readouterr().err
     assert not any(tmp_path.iterdir())

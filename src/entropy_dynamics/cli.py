@@ -195,7 +195,6 @@ def _parser() -> argparse.ArgumentParser:
     compare = command("compare", "Compare the effects and verdicts of two complete runs.")
     compare.add_argument("runs", nargs=2, type=Path, metavar="RUN", help="claims.json, or the folder that contains it")
     compare.add_argument("--table", action="store_true", help="also print a table of all claims")
-    compare.add_argument("--figure", type=_figure, metavar="FILE", help="also draw it: .png, .svg or .pdf")
 
     about = "Write a folder for a data repository: counts, metrics, samples, data card, checksums."
     archive = command("archive", about)

@@ -229,11 +229,9 @@ def summary(options: argparse.Namespace) -> None:
 
 
 def compare(options: argparse.Namespace) -> None:
-    from entropy_dynamics.reporting.comparison import draw_comparison, write_comparison
+    from entropy_dynamics.reporting.comparison import write_comparison
 
     print(write_comparison(*options.runs, table=options.table), end="")
-    if options.figure:
-        draw_comparison(*options.runs, options.figure)
 
 
 def archive(options: argparse.Namespace) -> None:

@@ -15,7 +15,7 @@ from entropy_dynamics.analysis.paper_gains import judge_gains, judge_paper
 from entropy_dynamics.analysis.run_data import Model, Results
 from entropy_dynamics.analysis.verdicts import correct_primary, judge
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.reporting.style import RC, VERDICT_LOOKS, WIDTH, add_footer, add_legend, label_claims, save
+from entropy_dynamics.reporting.style import RC, VERDICT_LOOKS, WIDTH, add_footer, add_legend, pretty, save
 from entropy_dynamics.reporting.summary import summary_line, verdict_counts
 from entropy_dynamics.reporting.templates import fill, in_digits, one_model
 from entropy_dynamics.results.files import write_json, write_text
@@ -109,7 +109,10 @@ def _draw(entries: list[dict[str, Any]], notes: list[str]) -> Figure:
         ax.vlines([bound for bound in entry["range"] if bound], row - 0.4, row + 0.4, color="0.5", linewidth=0.8)
         text = in_digits(entry, "+").replace("-", "−") if known else "no value"
         ax.text(1.02, row, text, transform=ax.get_yaxis_transform(), va="center", fontsize=6, color=look["color"])
-    label_claims(ax, [entry["label"] for entry in entries], 6)
+    ax.set_yticks(range(len(entries)), [pretty(entry["label"]) for entry in entries], fontsize=6)
+    ax.set_ylim(max(len(entries), 1) - 0.4, -0.6)
+    ax.tick_params(axis="y", length=0)
+    ax.grid(axis="y", visible=False)
     ax.set_xlabel("effect, 95% interval (points)")
     marks = {verdict: look | {"linestyle": "", "markersize": 4} for verdict, look in VERDICT_LOOKS.items()}
     add_legend(figure, marks, 3, handlelength=1, columnspacing=1.2)

@@ -1,22 +1,16 @@
-"""Two runs' verdicts and effects side by side: as text, as Markdown, and as a forest plot."""
+"""Two runs' verdicts and effects side by side, as text and as Markdown."""
 
 import math
 from pathlib import Path
 from statistics import median
 
-from matplotlib import rc_context
-from matplotlib.figure import Figure
-
 from entropy_dynamics.analysis.claims_json import verdicts_of
 from entropy_dynamics.analysis.replication import Replicate, replicates
 from entropy_dynamics.analysis.statistics import Interval
-from entropy_dynamics.reporting.style import OWN, RC, VERDICT_LOOKS, WIDTH, add_legend, cycle, label_claims, save
 from entropy_dynamics.reporting.templates import fill
 
 SHOWN = 6  # maximum number of differing claims that are listed
 UNITS = 2  # and of units, the most frequent
-RUNS = [cycle(OWN + run) | {"linestyle": "", "markersize": 3} for run in (0, 1)]  # not used for a method or verdict
-TINY = 1e-9  # minimum half-width, as an interval may have none after rounding
 
 
 def write_comparison(first: Path, second: Path, table: bool = False) -> str:
@@ -82,42 +76,3 @@ def _number(interval: Interval) -> str:
         return "–"
     ends = "" if math.isnan(interval.low) else f" [{interval.low:.3g}, {interval.high:.3g}]"
     return f"{interval.value:.3g}{ends}"
-
-
-def draw_comparison(first: Path, second: Path, target: Path) -> None:
-    """Draw a forest plot of each claim's effect in both runs, with intervals; claims that disagree come first.
-
-    Each row has its own unit: the first run's effect is at 0, and 1 is half the width of the interval of the
-    difference, so that the runs disagree if the second one's mark is outside the gray band.
-    """
-    labels = {id: entry["label"] for id, entry in verdicts_of(first).items()}
-    claims = sorted((claim for claim in replicates(first, second) if claim.agrees is not None), key=_agreement)
-    with rc_context(RC):
-        figure = Figure(figsize=(WIDTH, 0.9 + 0.132 * len(claims)), layout="constrained")
-        ax = figure.subplots()
-        ax.axvspan(-1, 1, color="0.93", zorder=0, linewidth=0)
-        for row, claim in enumerate(claims):
-            zero, unit = claim.effects[0].value, _half_width(claim)
-            for place, (effect, look) in enumerate(zip(claim.effects, RUNS, strict=True)):
-                value, low, high = ((end - zero) / unit for end in (effect.value, effect.low, effect.high))
-                ends = [[value - low], [high - value]]
-                ax.errorbar(value, row + 0.3 * (place - 0.5), xerr=ends, elinewidth=0.8, **look)
-            numbers = " → ".join(f"{effect.value:.2g}" for effect in claim.effects).replace("-", "−")
-            ax.text(1.02, row, numbers, transform=ax.get_yaxis_transform(), va="center", fontsize=5.5)
-        label_claims(ax, [labels[claim.id] for claim in claims], 5.5)
-        for tick, claim in zip(ax.get_yticklabels(), claims, strict=True):
-            tick.set_color("black" if claim.agrees else VERDICT_LOOKS["does not hold"]["color"])
-        ax.set_xlim(min(ax.get_xlim()[0], -2), max(ax.get_xlim()[1], 2))
-        ax.set_xlabel("difference between the runs\n(1: edge of its 95% interval)", fontsize=6)
-        add_legend(figure, dict(zip(map(str, (first, second)), RUNS, strict=True)), 2, handlelength=1)
-        save(figure, "Two runs side by side", target)
-
-
-def _agreement(claim: Replicate) -> float:
-    """Negative if the runs disagree; 0 if the interval of the difference ends at 0."""
-    difference = claim.difference
-    return min(-difference.low, difference.high) / _half_width(claim)
-
-
-def _half_width(claim: Replicate) -> float:
-    return max((claim.difference.high - claim.difference.low) / 2, TINY)

@@ -4,7 +4,6 @@ import base64
 import re
 from collections import Counter
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from entropy_dynamics.analysis.claims_json import verdicts_of
@@ -14,7 +13,7 @@ from entropy_dynamics.analysis.scores import scores_frame
 from entropy_dynamics.analysis.verdicts import VERDICTS
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.reporting.claims import headlines
-from entropy_dynamics.reporting.comparison import draw_comparison, write_comparison
+from entropy_dynamics.reporting.comparison import write_comparison
 from entropy_dynamics.reporting.live import busy_seconds, progress, token_samples, unfinished_runs
 from entropy_dynamics.reporting.summary import topics, verdict_counts
 from entropy_dynamics.reporting.tables import Cell, table_values
@@ -111,18 +110,15 @@ def _picture(path: Path) -> str | None:
 
 
 def _comparison(first: Path | None, second: Path) -> dict[str, Any] | None:
-    """The lines of `compare` and its figure; without it, as early in a run, if no claim can be compared."""
+    """The lines of `compare`, or why there are none, as early in a run."""
     if first is None or not first.is_dir():
         return None
-    with TemporaryDirectory() as folder:
-        try:
-            draw_comparison(first, second, svg := Path(folder) / "comparison.svg")
-        except UserError as error:
-            return {"with": first, "lines": [str(error)], "picture": None}
-        picture = _picture(svg)
-    lines = write_comparison(first, second).splitlines()
+    try:
+        lines = write_comparison(first, second).splitlines()
+    except UserError as error:
+        lines = [str(error)]
     lines.sort(key=lambda line: not line.startswith(("Effects", "Verdicts")))  # these two are shown, others folded
-    return {"with": first, "lines": lines, "picture": picture}
+    return {"with": first, "lines": lines}
 
 
 def _effect(claim: dict[str, Any]) -> str:

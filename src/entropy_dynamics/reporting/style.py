@@ -2,7 +2,7 @@
 
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -156,14 +156,6 @@ def add_legend(to: Figure | Axes, entries: Mapping[str, Look], columns: int, **o
     """Add a legend: an entry's label -> its look. A figure's is above all panels unless given a `loc`."""
     handles = [Line2D([], [], label=label, **look) for label, look in entries.items()]
     to.legend(handles=handles, ncols=columns, **{"loc": "outside upper center"} | options)
-
-
-def label_claims(ax: Axes, labels: Sequence[str], size: float) -> None:
-    """One row per claim from the top down, with its label on the left."""
-    ax.set_yticks(range(len(labels)), [pretty(label) for label in labels], fontsize=size)
-    ax.set_ylim(max(len(labels), 1) - 0.4, -0.6)
-    ax.tick_params(axis="y", length=0)
-    ax.grid(axis="y", visible=False)
 
 
 def add_footer(figure: Figure, notes: list[str]) -> None:
