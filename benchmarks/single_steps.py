@@ -23,7 +23,7 @@ from common import make_parser, make_trainer, write_record
 from entropy_dynamics.config import load_config
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import Method
-from entropy_dynamics.reporting.style import RC, WIDTH, pretty
+from entropy_dynamics.reporting.style import STYLE, WIDTH, pretty
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.training.batch import RolloutBatch
 from entropy_dynamics.training.trainer import Trainer
@@ -131,7 +131,7 @@ def summary(steps: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, float]]:
 
 
 def draw(steps: pd.DataFrame, table: pd.DataFrame, labels: dict[str, str], path: Path) -> None:
-    with rc_context(RC):
+    with rc_context(fname=STYLE):
         figure = Figure(figsize=(2 * WIDTH, 3.2), layout="constrained")
         left, right = figure.subplots(1, 2, width_ratios=[2, 3])
         grpo, masks = steps[steps["mask"] == "grpo"], table.drop("grpo")

@@ -122,11 +122,11 @@ def draw(metrics: pd.DataFrame, path: Path, column: str | None = None) -> None:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    from entropy_dynamics.reporting.style import RC, WIDTH, save
+    from entropy_dynamics.reporting.style import STYLE, WIDTH, save
 
     found = [first_logged(metrics, names) for names in ((column,) if column else ENTROPY, REWARD)]
     series = [values for values in found if values is not None]
-    with rc_context(RC):
+    with rc_context(fname=STYLE):
         figure = Figure(figsize=(WIDTH, 1.4 * len(series)), layout="constrained")
         for ax, values in zip(figure.subplots(len(series), 1, sharex=True, squeeze=False)[:, 0], series, strict=True):
             ax.plot(values.dropna(), color="black")

@@ -93,9 +93,9 @@ def draw(table: pd.DataFrame, path: Path) -> None:
     from matplotlib.figure import Figure
 
     from entropy_dynamics.reporting.lens import draw_shares
-    from entropy_dynamics.reporting.style import RC, WIDTH, pretty, save
+    from entropy_dynamics.reporting.style import STYLE, WIDTH, pretty, save
 
-    with rc_context(RC):
+    with rc_context(fname=STYLE):
         figure = Figure(figsize=(WIDTH, 0.7 + 0.16 * len(table)), layout="constrained")
         ax = figure.subplots()
         quadrants = [part.removeprefix("lens_") for part in PARTS]

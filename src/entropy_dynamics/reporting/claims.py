@@ -15,7 +15,7 @@ from entropy_dynamics.analysis.paper_gains import judge_gains, judge_paper
 from entropy_dynamics.analysis.run_data import Model, Results
 from entropy_dynamics.analysis.verdicts import correct_primary, judge
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.reporting.style import RC, VERDICT_LOOKS, WIDTH, add_footer, add_legend, pretty, save
+from entropy_dynamics.reporting.style import STYLE, VERDICT_LOOKS, WIDTH, add_footer, add_legend, pretty, save
 from entropy_dynamics.reporting.summary import summary_line, verdict_counts
 from entropy_dynamics.reporting.templates import fill, in_digits, one_model
 from entropy_dynamics.results.files import write_json, write_text
@@ -60,7 +60,7 @@ def write_claims(results: Results) -> list[Path]:
     write_json(json, entries + gains)
     write_text(md, fill("claims.md", **values))
     smaller = any(model and not model.is_the_papers for model in models.values())
-    with rc_context(RC):
+    with rc_context(fname=STYLE):
         notes = [head, "smaller models ran under the models' names" if smaller else ""]
         save(_draw(headlines(entries), notes), "Headline claims", *pictures)
     return [json, md, *pictures]

@@ -15,7 +15,7 @@ from entropy_dynamics.reporting.gains import draw_difficulty, draw_gains
 from entropy_dynamics.reporting.ladder import draw_ladder
 from entropy_dynamics.reporting.lens import draw_lens
 from entropy_dynamics.reporting.pass_at_k import draw_data_filter, draw_distribution, draw_frontier, draw_pass_curves
-from entropy_dynamics.reporting.style import RC, save
+from entropy_dynamics.reporting.style import STYLE, save
 from entropy_dynamics.reporting.sweeps import draw_matched, draw_strength
 from entropy_dynamics.reporting.theory import draw_links, draw_theory
 from entropy_dynamics.results.files import write_text
@@ -40,7 +40,7 @@ DRAW: dict[str, Callable[..., tuple[Figure, pd.DataFrame]]] = {  # by kind
 def write_figure(experiment: Experiment[Spec], results: Results) -> list[Path]:
     """Write figures/<name>.png, .svg, .csv and .pdf."""
     png, svg, csv, pdf = (results.layout.figure(experiment.name, suffix) for suffix in ("png", "svg", "csv", "pdf"))
-    with matplotlib.rc_context(RC):
+    with matplotlib.rc_context(fname=STYLE):
         figure, frame = DRAW[experiment.spec.kind](experiment, results)
         save(figure, experiment.spec.title, png, svg, pdf)
     write_text(csv, frame.to_csv(index=False, float_format="%.6g"))

@@ -22,33 +22,8 @@ from entropy_dynamics.results.files import written_whole
 
 Look = dict[str, Any]  # keyword arguments of matplotlib
 
+STYLE = Path(__file__).parent / "templates" / "figures.mplstyle"
 WIDTH = 3.5  # inches: one column of a two-column page
-
-RC: Any = {
-    "font.size": 7,
-    "axes.titlesize": 7,
-    "axes.labelsize": 7,
-    "xtick.labelsize": 6.5,
-    "ytick.labelsize": 6.5,
-    "legend.fontsize": 6.5,
-    "legend.frameon": False,
-    "legend.handlelength": 2.8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.linewidth": 0.6,
-    "axes.grid": True,
-    "grid.color": "0.9",
-    "grid.linewidth": 0.5,
-    "axes.axisbelow": True,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "lines.linewidth": 1.1,
-    "lines.markersize": 3,
-    "hatch.linewidth": 0.5,
-    "savefig.dpi": 200,
-    "pdf.fonttype": 42,  # TrueType, as journals reject matplotlib's default, Type 3
-    "svg.hashsalt": "entropy-dynamics",  # for reproducible element ids
-}
 ROUND = (1, 2, 5, 10)  # steps between ticks
 NOTE: Look = {"textcoords": "offset points", "fontsize": 5.5}  # a label beside a point
 LINE_LEGEND: Look = {"columnspacing": 1.2, "handletextpad": 0.5, "labelspacing": 0.3}
