@@ -1,6 +1,7 @@
 """The gate before RL: what samples of the untrained model say, the bounds on it, and where it is shown."""
 
 import json
+import re
 from contextlib import nullcontext
 
 import pandas as pd
@@ -10,7 +11,7 @@ from conftest import ROOT
 from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.storage import save_policy
-from entropy_dynamics.reporting.report import _gate
+from entropy_dynamics.reporting.templates import fill
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.stages import pass_rates
 from entropy_dynamics.stages.gate import ADVICE, measure_gate
@@ -94,13 +95,12 @@ def test_outside_a_bound_it_stops_with_what_would_be_changed(stage, bound, fault
 def test_the_page_shows_its_numbers_and_its_faults(stage):
     with pytest.raises(UserError):
         stage("gate.entropy=[0.3,1]")
-    shown = _gate(stage.layout)
-    assert shown["columns"] == ["pass rate", "mixed groups", "entropy", "formatted", "truncated"]
-    ((_, rows),) = shown["blocks"]
-    found = {label: [cell.value for cell in cells] for row in rows for label, cells in row.items()}
-    assert found == {
-        "seed 0": ["0.250", "1.000", "0.250", "0.250", "0.000"],
-        "bounds": ["none", "none", "0.3 to 1", "none", "none"],
-    }
-    assert shown["faults"][0][0].startswith("entropy is 0.25, below 0.3")
-    assert _gate(Layout(stage.layout.root / "elsewhere")) is None
+    page = fill("gate.html", gates=[json.loads(stage.layout.gate(0).read_text())])
+    rows = [re.findall(r"<t[hd][^>]*>(?:<span>)?([^<]*)", row) for row in page.split("<tr>")[1:]]
+    assert rows[0][:6] == ["", "pass rate", "mixed groups", "entropy", "formatted", "truncated"]
+    assert rows[1:] == [
+        ["seed 0", "0.250", "1.000", "0.250", "0.250", "0.000"],
+        ["bounds", "none", "none", "0.3 to 1", "none", "none"],
+    ]
+    assert "seed 0: entropy is 0.25, below 0.3" in page
+    assert not fill("gate.html", gates=[]).strip()

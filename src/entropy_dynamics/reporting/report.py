@@ -16,7 +16,7 @@ from entropy_dynamics.reporting.claims import headlines
 from entropy_dynamics.reporting.comparison import write_comparison
 from entropy_dynamics.reporting.live import busy_seconds, progress, token_samples, unfinished_runs
 from entropy_dynamics.reporting.summary import topics, verdict_counts
-from entropy_dynamics.reporting.tables import Cell, table_values
+from entropy_dynamics.reporting.tables import table_values
 from entropy_dynamics.reporting.templates import fill, in_digits
 from entropy_dynamics.results.files import read_jobs, read_json, write_text
 from entropy_dynamics.results.layout import PROVENANCE, Layout
@@ -72,7 +72,7 @@ def write_report(results: Results) -> Path:
         samples=token_samples(layout, dict.fromkeys(run.path[:2] for run in opening)),
         opened=opened,
         folded=folded,
-        gate=_gate(layout),
+        gates=[read_json(path) for path in sorted(layout.root.glob("pass_rates/*.gate.json"))],
         ran=what_ran(layout),
         models=[model.ran_with_size for model in models],
         toy=any(model.toy for model in models),
@@ -86,23 +86,6 @@ def shown_in(place: str) -> list[str]:
     mentions = re.findall(r"(Figure|Table)s? (\d+(?:\(\w\))?(?:(?:, | and )\d+(?:\(\w\))?)*)", place)
     names = [f"{kind.lower()}{number}" for kind, numbers in mentions for number in re.findall(r"\d+", numbers)]
     return names + ["theory_check"] * ("Theorem" in place) + ["corollary4"] * ("Corollary 4" in place)
-
-
-def _gate(layout: Layout) -> dict[str, Any] | None:
-    """What the gate measured for each seed, its bounds, and its faults; None before the pass rates."""
-    gates = [read_json(path) for path in sorted(layout.root.glob("pass_rates/*.gate.json"))]
-    if not gates:
-        return None
-    rows = {f"seed {gate['seed']}": [f"{value:.3f}" for value in gate["measured"].values()] for gate in gates}
-    ends = [pair or (None, None) for pair in gates[-1]["bounds"].values()]
-    words = [["any" if end is None else f"{end:g}" for end in pair] for pair in ends]
-    bounds = ["none" if pair == ["any", "any"] else " to ".join(pair) for pair in words]
-    cells = [{label: [Cell(value) for value in values]} for label, values in {**rows, "bounds": bounds}.items()]
-    return {
-        "columns": [name.replace("_", " ") for name in gates[0]["measured"]],
-        "blocks": [("samples of the training problems, and the bounds outside of which nothing is trained", cells)],
-        "faults": {gate["seed"]: gate["faults"] for gate in gates if gate["faults"]},
-    }
 
 
 def _picture(path: Path) -> str | None:
