@@ -17,7 +17,7 @@ from entropy_dynamics.reporting.comparison import write_comparison
 from entropy_dynamics.reporting.live import busy_seconds, progress, token_samples, unfinished_runs
 from entropy_dynamics.reporting.summary import topics, verdict_counts
 from entropy_dynamics.reporting.tables import table_values
-from entropy_dynamics.reporting.templates import fill, in_digits
+from entropy_dynamics.reporting.templates import fill
 from entropy_dynamics.results.files import read_jobs, read_json, write_text
 from entropy_dynamics.results.layout import PROVENANCE, Layout
 
@@ -51,7 +51,6 @@ def write_report(results: Results) -> Path:
     claims.sort(key=lambda claim: top.index(claim["id"]) if claim["id"] in top else len(top))
     for claim in claims:
         claim["link"] = next((name for name in shown_in(claim["place"]) if name in by_name), None)
-        claim["shown"] = _effect(claim)
     first = [name for name in FIRST if name in by_name]
     lead = next((name for name in first if by_name[name]["picture"]), None)
     opened = [by_name[name] for name in first if name == lead or by_name[name]["table"]]
@@ -102,16 +101,6 @@ def _comparison(first: Path | None, second: Path) -> dict[str, Any] | None:
         lines = [str(error)]
     lines.sort(key=lambda line: not line.startswith(("Effects", "Verdicts")))  # these two are shown, others folded
     return {"with": first, "lines": lines}
-
-
-def _effect(claim: dict[str, Any]) -> str:
-    if claim["effect"] is None:
-        return claim["reason"]
-    needs = claim["reason"].rpartition("; ")[2] if claim["verdict"] == "inconclusive" else ""
-    shown = f"{in_digits(claim)} {claim['unit']}; claimed: {claim['claimed']}"
-    if paper := claim["paper"]:
-        shown += f"; by the paper's scores {in_digits(paper)}"
-    return f"{shown}; {needs}" if needs else shown
 
 
 def what_ran(layout: Layout) -> list[str]:

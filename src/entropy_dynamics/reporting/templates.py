@@ -59,7 +59,7 @@ _PAGES = Environment(
     keep_trailing_newline=True,
 )
 _PAGES.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":")}
-_PAGES.filters |= {"html": _html, "latex": _latex, "markdown": markdown}
+_PAGES.filters |= {"digits": in_digits, "html": _html, "latex": _latex, "markdown": markdown}
 _LATEX = _PAGES.overlay(  # braces are LaTeX's own
     block_start_string="<%",
     block_end_string="%>",
