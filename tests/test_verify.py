@@ -134,7 +134,7 @@ def test_overrides_count_as_config(verify):
     named = {where: facts for (_, where), facts in findings.items()}
     assert len(named) == 3 + 16 + 2  # runs, evaluations, and:
     assert "warm_start.steps was 80, is now 9" in named[f"models/{MODEL}/seed0/model.json"]
-    assert "numbers was [4, 4], is now [3, 4]" in named["data/aime24.parquet"]
+    assert named["data/problems.json"] == "data.evaluation.aime24.numbers was [4, 4], is now [3, 4]"
 
 
 @pytest.mark.usefixtures("project")

@@ -11,7 +11,7 @@ from entropy_dynamics.analysis.experiments import THEORY, load_experiment
 from entropy_dynamics.config import BASE, TRAIN, Config, load_config, read_yaml, settings_of
 from entropy_dynamics.results.files import read_json, read_parquet, sha256
 from entropy_dynamics.results.layout import CONFIG, FACTS, METRICS, PROVENANCE, Layout, record_of
-from entropy_dynamics.tasks import Problem, SetSource, find_task
+from entropy_dynamics.tasks import Problem, find_task
 from entropy_dynamics.tasks.files import ids_sha256, load_problems
 from entropy_dynamics.verification.findings import Verification
 
@@ -57,38 +57,26 @@ class Chain:
     def _problem_sets(self, path: Path) -> None:
         if not (report := self._json(path)):
             return
-        sets, data = report["sets"], self.config.data
+        sets, config = report["sets"], report["config"]
         self.findings.checked["problem sets"] += len(sets)
         files = [f"{name}.parquet" for name in sets]
         self._outputs(path, report, files)
         self._unrecorded(path.parent, {*files, path.name})
-        was, now = {"seed": report["seed"], "sets": list(sets)}, {"seed": data.seed, "sets": list(data.sets)}
-        self.findings.add("different config", path, *differences(was, now))
-        for name in sets.keys() & data.sets.keys():
-            self._source(self.layout.problems(name), sets[name], data.sets[name])
+        # The files of a folder may be elsewhere on this machine.
+        self._same_config(path, config, "problems", **{"data.folder": config.get("data.folder")})
         for name, entry in sets.items():
             self.findings.guarded(lambda file, entry=entry: self._problems(file, entry), self.layout.problems(name))
 
     def _problems(self, file: Path, entry: Record) -> None:
+        if entry["source"] == "file":
+            self.findings.checked["hashes"] += 1
+            if self.sha256(Path(entry["path"])) not in (None, entry["sha256"]):
+                self.findings.add("stale", file, f"{entry['path']} has changed")
         if file.is_file():
             ids = self.problems(file.stem)
             facts = {"kept": len(ids), "ids_sha256": ids_sha256(ids)}.items()
             wrong = [f"{key} is {value}, problems.json has {entry[key]}" for key, value in facts if value != entry[key]]
             self.findings.add("modified", file, *wrong)
-
-    def _source(self, file: Path, entry: Record, source: SetSource) -> None:
-        if entry["source"] == "file":
-            self.findings.checked["hashes"] += 1
-            if self.sha256(Path(entry["path"])) not in (None, entry["sha256"]):
-                self.findings.add("stale", file, f"{entry['path']} has changed")
-        if entry["source"] == "file" != source.source:  # data.folder is specific to a machine, so not in the config
-            self.findings.add("not checked", file, f"read from a file instead of its source, {source.source}")
-            return
-        described = source.model_dump(mode="json")
-        now = described | {"rows": described.get("size"), "split": described.get("hub_split")}
-        shared = [key for key in entry if now.get(key) is not None and key != "path"]
-        facts = differences({key: entry[key] for key in shared}, {key: now[key] for key in shared})
-        self.findings.add("different config", file, *facts)
 
     def _model(self, path: Path) -> None:
         if not (facts := self._json(path)):
