@@ -22,8 +22,6 @@ class Column:
     factor: float = 1.0
     """Conversion factor from the stored unit to `unit`."""
     legend: str = ""
-    same_axis: bool = False
-    """Whether the panels of a row share their axis, so that levels can be compared."""
 
     @property
     def axis(self) -> str:
@@ -31,10 +29,10 @@ class Column:
 
 
 COLUMNS = {
-    "entropy": Column("token entropy", "nats", same_axis=True),
-    "accuracy": Column("accuracy", "%", 100, same_axis=True),
-    "validation_accuracy": Column("Avg@K, validation", "%", 100, same_axis=True),
-    "validation_pass": Column("Pass@K, validation", "%", 100, same_axis=True),
+    "entropy": Column("token entropy", "nats"),
+    "accuracy": Column("accuracy", "%", 100),
+    "validation_accuracy": Column("Avg@K, validation", "%", 100),
+    "validation_pass": Column("Pass@K, validation", "%", 100),
     "clip_fraction": Column("clipped tokens", "%", 100),
     "s_star_mean": Column("batch mean", "nats", legend="$S_*$"),
     "s_centered_mean": Column("batch mean", "nats", legend="$S_* - \\mathrm{E}[S]$"),

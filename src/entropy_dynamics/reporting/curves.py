@@ -28,7 +28,8 @@ def draw_curves(experiment: Experiment[CurvesSpec], results: Results) -> tuple[F
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(style.WIDTH, 2.4 if len(panels) == 1 else 0.8 + 1.4 * rows), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False)
+    share = all(left.columns == right.columns for left, right in zip(panels[::2], panels[1::2], strict=False))
+    axes = figure.subplots(rows, columns, squeeze=False, sharey="row" if share else False)
     for ax in axes.flat[len(panels) :]:
         ax.remove()
     baseline = style.pretty(results.label(experiment.spec, experiment.spec.baseline))
@@ -51,6 +52,8 @@ def draw_curves(experiment: Experiment[CurvesSpec], results: Results) -> tuple[F
             known = [name for name in panels[i].columns if name in results.paper.levels]
             levels = [column(name).factor * results.paper.levels[name].value for name in known]
             _set_axes(ax, panels[i], lines[i], levels)
+            if first == 0 or not share:
+                ax.set_ylabel(column(panels[i].columns[0]).axis)
             look = {"color": "0.3", "linewidth": 0.9, "linestyle": (0, (1, 1))}
             for level in levels:
                 ax.axhline(level, **look)
@@ -58,7 +61,6 @@ def draw_curves(experiment: Experiment[CurvesSpec], results: Results) -> tuple[F
             if i == below[-1] or panels[i].x != panels[i + columns].x:
                 ax.set_xlabel(column(panels[i].x).axis)
         legends.append(entries)
-    _share_axes(axes, panels)
     if len(set(map(tuple, legends))) == 1:
         style.add_legend(figure, legends[0], _legend_columns(legends[0], 52), **style.LINE_LEGEND)
     else:
@@ -123,8 +125,7 @@ def _draw_lines(ax: Axes, panel: Panel, lines: list[Line], styles: list[style.Lo
 
 
 def _set_axes(ax: Axes, panel: Panel, lines: list[Line], levels: list[float]) -> None:
-    """Labels, scales and limits, with the paper's `levels` in view."""
-    ax.set_ylabel(column(panel.columns[0]).axis)
+    """Scales and limits, with the paper's `levels` in view."""
     ax.xaxis.set_major_locator(MaxNLocator(6 if panel.x == "step" else 5, steps=style.ROUND))
     if panel.log:
         ax.set_yscale("log")
@@ -140,17 +141,6 @@ def _set_axes(ax: Axes, panel: Panel, lines: list[Line], levels: list[float]) ->
         low, high = ax.get_ylim()
         if low < 0 < high:
             ax.axhline(0, color="0.5", linewidth=0.6, zorder=0.5)
-
-
-def _share_axes(axes: np.ndarray, panels: list[Panel]) -> None:
-    """Let neighboring panels of a quantity share their y axis, if its levels are to be compared."""
-    for row, left, right in zip(axes, panels[::2], panels[1::2], strict=False):
-        if left.columns == right.columns and column(left.columns[0]).same_axis:
-            ax = row[1]
-            ax.sharey(row[0])
-            ax.autoscale_view()
-            ax.set_ylabel("")
-            ax.tick_params(labelleft=False)
 
 
 def _above_title(ax: Axes) -> style.Look:
