@@ -68,8 +68,7 @@ class Line:
     """Columns of `curve_over_seeds`, and x, x_low and x_high, the position on the x axis."""
     points: pd.DataFrame | None
     """A second column of the same runs."""
-    lengths: tuple[int, ...]
-    """Number of steps of each seed's run."""
+    seeds: int
 
 
 def panel_lines(experiment: Experiment[CurvesSpec], results: Results, panel: Panel) -> list[Line]:
@@ -82,12 +81,12 @@ def panel_lines(experiment: Experiment[CurvesSpec], results: Results, panel: Pan
             name: curve_over_seeds([column(name).factor * frame[name].astype(float) for frame in frames])
             for name in stored
         }
-        points, lengths = curves.get(panel.points or ""), tuple(map(len, frames))
+        points = curves.get(panel.points or "")
         for name in panel.columns:
             steps = curves[name].index.to_series()
             x = pd.DataFrame({"value": steps, "low": steps, "high": steps}) if panel.x == "step" else curves[panel.x]
             x = x.rename(columns={"value": "x", "low": "x_low", "high": "x_high"})
-            lines.append(Line(method, name, curves[name].join(x, how="inner"), points, lengths))
+            lines.append(Line(method, name, curves[name].join(x, how="inner"), points, len(frames)))
     return lines
 
 
@@ -114,7 +113,7 @@ def curves_frame(experiment: Experiment[CurvesSpec], results: Results, lines: li
                     shown = {"method": line.method, "column": name, "unit": column(name).unit, "step": curve.index}
                     if panel.x != "step":
                         shown |= {"x_column": panel.x, "x_unit": column(panel.x).unit, "x": curve["x"]}
-                    numbers = dict(curve[["value", "low", "high"]]) | {"seeds": len(line.lengths)}
+                    numbers = dict(curve[["value", "low", "high"]]) | {"seeds": line.seeds}
                     frames.append(pd.DataFrame(about | shown | numbers))
     return pd.concat(frames, ignore_index=True)
 

@@ -66,7 +66,7 @@ def draw_curves(experiment: Experiment[CurvesSpec], results: Results) -> tuple[F
     else:
         for ax, entries in zip(axes[0], legends, strict=True):
             style.add_legend(ax, entries, _legend_columns(entries, 24), **_above_title(ax), **style.LINE_LEGEND)
-    style.add_footer(figure, [*style.what_ran(experiment, results), *_notes(experiment, results, lines)])
+    style.add_footer(figure, [*style.what_ran(experiment, results), *_notes(experiment)])
     return figure, curves_frame(experiment, results, lines)
 
 
@@ -115,11 +115,11 @@ def _draw_lines(ax: Axes, panel: Panel, lines: list[Line], styles: list[style.Lo
             spread = {"xerr": style.error_bars(last, "x", "x_"), "yerr": style.error_bars(last, "value")}
             ax.errorbar(*end, **spread, fmt="none", ecolor=look["color"], elinewidth=0.6)
             ax.annotate("start", curve[["x", "value"]].iloc[0], (0, -9), **style.NOTE)
-        if len(line.lengths) > 1 and not trajectory:
+        if line.seeds > 1 and not trajectory:
             ax.fill_between(curve.index, curve["low"], curve["high"], color=look["color"], alpha=0.18, linewidth=0)
         if line.points is not None:  # with whiskers, and with the lines' points side by side
             shift = APART * (i - (len(lines) - 1) / 2) * np.ptp(curve.index)
-            points, spread = line.points, style.error_bars(line.points, "value") if len(line.lengths) > 1 else None
+            points, spread = line.points, style.error_bars(line.points, "value") if line.seeds > 1 else None
             mark = {"color": look["color"], "markersize": 3.5, "markeredgecolor": "white", "markeredgewidth": 0.5}
             ax.errorbar(points.index + shift, points["value"], spread, fmt="o", elinewidth=0.7, **mark)
 
@@ -157,21 +157,12 @@ def _legend_columns(labels: Collection[str], characters: int) -> int:
     return max(1, min(len(labels), int(characters / widest)))
 
 
-def _notes(experiment: Experiment[CurvesSpec], results: Results, lines: list[list[Line]]) -> list[str]:
-    """Seeds of unequal length and missing values."""
+def _notes(experiment: Experiment[CurvesSpec]) -> list[str]:
+    """What markers, arrows and whiskers are."""
     notes = []
     if any(panel.points for panel in experiment.spec.panels):
         whiskers = "" if experiment.seeds == "one seed" else ", whiskers: lowest to highest seed"
         notes.append(f"lines: training samples; markers side by side are of one step{whiskers}")
     if any(panel.x != "step" for panel in experiment.spec.panels):
         notes.append("trajectories over training, to the arrow; whiskers at its end: lowest to highest seed")
-    pairs = zip(experiment.spec.panels, lines, strict=True)
-    for panel, line in ((panel, line) for panel, drawn in pairs for line in drawn):
-        label = style.pretty(results.label(experiment.spec, line.method))
-        if len(set(line.lengths)) > 1:
-            ends = ", ".join(map(str, line.lengths))
-            notes.append(f"{label}: seeds end after {ends} steps; the mean is over the steps that they share")
-        missing = min(line.lengths) - len(line.curve)
-        if missing and not SPARSE & {line.column, panel.x}:
-            notes.append(f"{label}: {line.column} is not finite, or not shared by all seeds, at {missing} steps")
-    return list(dict.fromkeys(notes))
+    return notes
