@@ -169,12 +169,10 @@ def test_the_theory_check_by_hand(small):
     ]
     write_parquet(Layout(small).logit_steps, pd.concat(frames))
     theorems = pd.read_csv(draw("theory_check", small, SEEDS)[2])
-    assert (theorems.groupby(["panel", "step_size"]).tokens.sum() == len(predicted)).all()
+    assert theorems.panel.tolist() == ["theorem 1"] * 2 + ["theorem 2"] * 2
+    assert set(theorems.tokens) == {len(predicted)}
     np.testing.assert_allclose(theorems[theorems.step_size == 0.01][["slope", "correlation"]], 1, atol=1e-6)
     np.testing.assert_allclose(theorems[theorems.step_size == 0.1].slope, 2)
-    assert not np.isclose(
-        theorems[theorems.step_size == 0.1].realised, theorems[theorems.step_size == 0.1].predicted
-    ).all()
 
 
 def test_the_links_of_corollary_4_by_hand(small):

@@ -13,56 +13,33 @@ from entropy_dynamics.analysis.specs import LinksSpec, TheorySpec
 from entropy_dynamics.analysis.statistics import Interval, seed_interval
 from entropy_dynamics.errors import UserError
 
-BINS = 60  # per axis of a density
 MIN_PAIRS = 3  # minimum for a correlation
 THEOREMS = (1, 2)
 
 
-@dataclass(frozen=True)
-class Density:
-    """Two-dimensional histogram of (predicted, realized) entropy changes for one theorem and step size."""
-
-    theorem: int
-    step_size: float
-    edges: Float[np.ndarray, " edge"]
-    """Bin edges of both axes, nats per unit of step size, so that a first-order prediction is the same line for all."""
-    counts: Float[np.ndarray, "predicted realized"]
-    slope: float
-    correlation: float
-
-
-def densities(results: Results) -> list[Density]:
-    """One density per theorem and step size, in this order; all densities of a theorem share their edges.
+def scaled_steps(results: Results) -> pd.DataFrame:
+    """The logit steps, with changes per unit of step size, so that a first-order prediction is the same line for all.
 
     Raises UserError if a theorem has no tokens, or if an entropy change is not finite.
     """
-    steps, tokens = results.logit_steps(), []
+    steps, changes = results.logit_steps(), ["predicted", "realised"]
+    steps[changes] = steps[changes].div(steps["step_size"], axis=0)
     for theorem in THEOREMS:
-        rows = steps[steps["theorem"] == theorem]
-        scaled = np.concatenate([rows[name] / rows["step_size"] for name in ("predicted", "realised")])
-        if not len(rows) or not np.isfinite(scaled).all():
+        rows = steps.loc[steps["theorem"] == theorem, changes]
+        if not len(rows) or not np.isfinite(rows.to_numpy()).all():
             path = results.layout.logit_steps
             raise UserError(f"{path}: Theorem {theorem} has no rows, or changes that are not finite")
-        room = 0.04 * np.ptp(scaled) or 1.0
-        edges = np.linspace(scaled.min() - room, scaled.max() + room, BINS + 1)
-        for size in sorted(steps["step_size"].unique()):
-            of_size = rows[rows["step_size"] == size]
-            predicted, realized = (of_size[name].to_numpy() for name in ("predicted", "realised"))
-            counts, _, _ = np.histogram2d(predicted / size, realized / size, bins=[edges, edges])
-            tokens.append(Density(theorem, size, edges, counts, *slope_and_correlation(predicted, realized)))
-    return tokens
+    return steps
 
 
-def theory_frame(experiment: Experiment[TheorySpec], results: Results, tokens: list[Density]) -> pd.DataFrame:
-    """All densities in one table: one row per non-empty cell, with its center in nats."""
-    frames = []
-    for density in tokens:
-        x, y = np.nonzero(density.counts)
-        middle = (density.edges[:-1] + density.edges[1:]) / 2 * density.step_size
-        cells = {"predicted": middle[x], "realised": middle[y], "tokens": density.counts[x, y].astype(int)}
-        about = {"panel": f"theorem {density.theorem}", "step_size": density.step_size}
-        frames.append(pd.DataFrame(about | cells | {"slope": density.slope, "correlation": density.correlation}))
-    return results.identified(pd.concat(frames, ignore_index=True), *experiment.untrained)
+def theory_frame(experiment: Experiment[TheorySpec], results: Results, steps: pd.DataFrame) -> pd.DataFrame:
+    """One row per theorem and step size, in this order, given the `scaled_steps`."""
+    rows = []
+    for (theorem, size), tokens in steps.groupby(["theorem", "step_size"]):
+        slope, r = slope_and_correlation(tokens["predicted"].to_numpy(), tokens["realised"].to_numpy())
+        about = {"panel": f"theorem {theorem}", "step_size": size, "tokens": len(tokens)}
+        rows.append(about | {"slope": slope, "correlation": r})
+    return results.identified(pd.DataFrame(rows), *experiment.untrained)
 
 
 def slope_and_correlation(

@@ -12,51 +12,49 @@ from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.specs import LinksSpec, TheorySpec
 from entropy_dynamics.analysis.statistics import LEVEL
-from entropy_dynamics.analysis.theory import THEOREMS, Density, Link, densities, links, links_frame, theory_frame
+from entropy_dynamics.analysis.theory import THEOREMS, Link, links, links_frame, scaled_steps, theory_frame
 from entropy_dynamics.reporting.style import IDENTITY, ROUND, WIDTH, add_footer, cycle
 
 SYMBOLS = {1: r"\epsilon", 2: r"\alpha"}  # the step size in each theorem
 SAME_UNITS = ("entropy_change_first_order", "entropy_change")
 PER_ROW = 2
+BINS = 60  # per axis of a density
 
 
 def draw_theory(experiment: Experiment[TheorySpec], results: Results) -> tuple[Figure, pd.DataFrame]:
     """A row of panels per theorem, a panel per step size; and the numbers in them."""
-    tokens = densities(results)
-    sizes = len(tokens) // len(THEOREMS)
+    steps = scaled_steps(results)
+    frame = theory_frame(experiment, results, steps)
+    sizes = len(frame) // len(THEOREMS)
     figure = Figure(figsize=(WIDTH, 3.3), layout="constrained")
     axes = figure.subplots(len(THEOREMS), sizes, squeeze=False)
-    for (theorem, size), density in zip(np.ndindex(axes.shape), tokens, strict=True):
-        ax, step = axes[theorem, size], f"${SYMBOLS[density.theorem]}$"
-        _draw_density(ax, density)
-        ax.set_title(f"{step} = {density.step_size:g}", fontsize=6.5, pad=3)
-        ax.tick_params(labelleft=size == 0)
-        if size == 0:
-            ax.set_ylabel(f"Theorem {density.theorem}\nrealized (nats / {step})")
-        if size == sizes // 2:
-            ax.set_xlabel(f"predicted (nats / {step})", labelpad=1)
+    for row, (theorem, of_theorem) in zip(axes, steps.groupby("theorem"), strict=True):
+        changes, step = of_theorem[["predicted", "realised"]].to_numpy(), f"${SYMBOLS[theorem]}$"
+        room = 0.04 * np.ptp(changes) or 1.0
+        ends = changes.min() - room, changes.max() + room
+        for ax, (size, tokens) in zip(row, of_theorem.groupby("step_size"), strict=True):
+            norm = LogNorm(0.3)  # starts below 1, so that a single token is not white
+            look = {"cmap": "Greys", "cmin": 1, "norm": norm, "rasterized": True}
+            ax.hist2d(tokens["predicted"], tokens["realised"], bins=BINS, range=[ends, ends], **look)
+            ax.plot(ends, ends, **IDENTITY)
+            ax.set_box_aspect(1)
+            for axis in (ax.xaxis, ax.yaxis):
+                axis.set_major_locator(MaxNLocator(3))
+            ax.set_title(f"{step} = {size:g}", fontsize=6.5, pad=3)
+            ax.tick_params(labelleft=ax is row[0])
+        row[0].set_ylabel(f"Theorem {theorem}\nrealized (nats / {step})")
+        row[sizes // 2].set_xlabel(f"predicted (nats / {step})", labelpad=1)
+    for ax, fit in zip(axes.flat, frame.itertuples(), strict=True):
+        text = f"s {_digits(fit.slope)}\nr {_digits(fit.correlation)}"
+        ax.text(0.05, 0.95, text, transform=ax.transAxes, va="top", fontsize=6)
     (model,) = experiment.untrained
     notes = [
         f"{results.scale} scale: {results.model(model).ran_with_size}",
-        f"{int(tokens[0].counts.sum()):,} sampled tokens of the untrained policy, darker where more (logarithmic); "
+        f"{frame['tokens'][0]:,} sampled tokens of the untrained policy, darker where more (logarithmic); "
         "dashed: predicted = realized; s: slope through the origin, r: correlation",
     ]
     add_footer(figure, notes)
-    return figure, theory_frame(experiment, results, tokens)
-
-
-def _draw_density(ax: Axes, density: Density) -> None:
-    counts, edges = density.counts, density.edges
-    norm = LogNorm(0.3, max(counts.max(), 1))  # starts below 1, so that a single token is not white
-    ax.pcolormesh(edges, edges, np.ma.masked_equal(counts.T, 0), cmap="Greys", norm=norm, rasterized=True)
-    ends = edges[[0, -1]]
-    ax.plot(ends, ends, **IDENTITY)
-    ax.set(xlim=ends, ylim=ends)
-    ax.set_box_aspect(1)
-    for axis in (ax.xaxis, ax.yaxis):
-        axis.set_major_locator(MaxNLocator(3))
-    text = f"s {_digits(density.slope)}\nr {_digits(density.correlation)}"
-    ax.text(0.05, 0.95, text, transform=ax.transAxes, va="top", fontsize=6)
+    return figure, frame
 
 
 def _digits(number: float) -> str:
