@@ -247,4 +247,4 @@ def test_logit_steps_of_another_model_than_the_figure_says(verify):
     wrong = f"not of {short(MODEL_JSON)}; of another first seed: give --set seeds.first="
     assert verify()[:2] == (1, {("different config", short(LAYOUT.logit_steps)): wrong})
     Path("experiments/theory_check.yaml").write_text("kind: [")
-    assert "not valid YAML" in verify()[1]["modified", short(LAYOUT.logit_steps)]
+    assert "not valid YAML" in verify()[1]["different config", short(LAYOUT.logit_steps)]
