@@ -41,6 +41,27 @@ def test_the_configs_are_those_of_the_protocol():
     assert config("random_mask").method.params.mu == config("clip_b").method.params.mu
 
 
+def test_the_second_task_is_that_of_the_protocol():
+    words, first = load_config("smollm2-words", MODEL, "clip_b"), config("clip_b")
+    sets, (generator, options) = words.data.sets, next(iter(words.data.train.generators.items()))
+    assert set(sets) == {"train", "words", "validation"}
+    assert {source.generators[generator]["max_word_len"] for source in sets.values()} == {4}
+    assert words.cold_start.solutions.generators == words.data.train.generators
+    for said in (
+        f"`{generator}`, words of three and four letters",
+        f"{sets['train'].size} for training, {sets['words'].size} for evaluation, {sets['validation'].size} for validation",
+        f"three and four letters after {words.cold_start.steps} batches",
+        f"it is {100 * words.gate.mixed_groups[0]:g} % for this task",
+        f"Arms: GRPO; Clip_B at mu {words.method.params.mu:g}; a random mask of its size.",
+        f"Three seeds, 0 to {words.seeds.tables - 1},",
+    ):
+        assert said in PROTOCOL, said
+    assert options == {"min_word_len": 3, "max_word_len": 4}
+    assert load_config("smollm2-words", MODEL, "random_mask").method.params.mu == words.method.params.mu
+    assert words.training == first.training
+    assert words.evaluation.samples["words"] == first.evaluation.samples["countdown3"]
+
+
 def test_published_runs_are_those_of_the_protocol():
     metrics, counts = (pd.read_parquet(PUBLISHED / f"{name}.parquet") for name in ("metrics", "counts"))
     seeds = dict(config().seeds)
