@@ -58,8 +58,6 @@ class Job:
     path: tuple[str, ...]  # its log's: ("runs", <model>, <method>, "seed0"), ("pass_rates",), ...
     start: float
     end: float
-    cpu: float  # seconds of all jobs since the one that finished before
-    snakemake_cpu: float  # seconds of Snakemake itself, likewise
 
     @property
     def seconds(self) -> float:
@@ -93,8 +91,7 @@ def read_jobs(file: Path) -> list[Job]:
     for record in read_records(file):
         path = Path(record["log"]).with_suffix("").parts
         path = path[path.index("logs") + 1 :]
-        cpu = record["jobs_cpu_seconds"], record["snakemake_cpu_seconds"]
-        jobs[path] = Job(path, record["start"], record["start"] + record["seconds"], *cpu)
+        jobs[path] = Job(path, record["start"], record["start"] + record["seconds"])
     if not jobs:
         raise SystemExit(f"no records of jobs in {file}: is the run there, and finished?")
     return sorted(jobs.values(), key=lambda job: job.start)
@@ -154,8 +151,6 @@ def account(
         "wall_minutes": round(total / cores / 60, 2),
         "jobs": {kind: sum(job.kind == kind for job in jobs) for kind in sorted({job.kind for job in jobs})},
         "job_seconds": round(sum(job.seconds for job in jobs), 1),
-        "job_cpu_seconds": round(sum(job.cpu for job in jobs), 1),
-        "snakemake_cpu_seconds": round(sum(job.snakemake_cpu for job in jobs), 1),
         "startup_seconds_per_job": round(startup, 2),
         "shares": shares,
         "core_seconds": {

@@ -25,7 +25,7 @@ STARTER = f"""
 import os, sys
 from entropy_dynamics import preload
 preload.start()
-print(preload._started[0].pid, os.environ[{SERVER!r}], sep="\\n", flush=True)
+print(os.environ[{SERVER!r}], flush=True)
 sys.stdin.read()
 """
 
@@ -47,8 +47,8 @@ class Preloaded:
             env=without_server(TMPDIR=str(folder)),
             cwd=ROOT,
         )
-        self.server = psutil.Process(int(self.starter.stdout.readline()))
         self.address = Path(self.starter.stdout.readline().strip())
+        [self.server] = psutil.Process(self.starter.pid).children()
 
     def run(self, *arguments: object, **environment: str) -> subprocess.CompletedProcess:
         process = self.start(*arguments, **environment)

@@ -34,8 +34,6 @@ DRAWING = ("draw", "claims", "field", "controls", "report")
 SINGLE_THREADED = {"OMP_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}  # torch's, pyarrow's
 STAGES = ("evaluate", "model", "pass_rates", "problems", "theory", "train")
 
-_started: list[subprocess.Popen[bytes]] = []  # they end when their standard input closes, i.e. with this process
-
 
 def start(*server: str | Path) -> None:
     """Start a server for the future commands of this process and its children.
@@ -62,19 +60,8 @@ def start(*server: str | Path) -> None:
             pass_fds=[listener.fileno()],
             start_new_session=True,  # Ctrl-C goes to the clients, which forward it
         )
-    atexit.register(process.communicate)  # closes its standard input and waits for its end
-    _started.append(process)
+    atexit.register(process.communicate)  # closes its standard input, at which it ends, and waits for that
     os.environ[SERVER] = address
-
-
-def processor_seconds() -> float:
-    """Processor time of the started servers and of the commands they have run, seconds."""
-    total = 0
-    for process in _started:
-        with suppress(OSError):
-            fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-            total += sum(map(int, fields[11:15]))  # utime, stime, cutime, cstime
-    return total / os.sysconf("SC_CLK_TCK")
 
 
 class Server:

@@ -6,7 +6,6 @@ formats them; a dry run shows everything. Once the Snakefile has called `expect`
 
 import json
 import logging
-import os
 import re
 import subprocess
 import sys
@@ -23,7 +22,6 @@ from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
 from entropy_dynamics.distributed.attempts import began, ended_early
-from entropy_dynamics.preload import processor_seconds
 from entropy_dynamics.results.files import read_jobs
 
 PAGE = "report"  # the rule that writes the page of all results
@@ -96,7 +94,6 @@ class LogHandler(LogHandlerBase):
         self.concurrent, self.remote = 1, False
         self.jobs = self.results = 0
         self.planned = 0.0  # expected seconds of all jobs
-        self.cpu = (0.0, 0.0)
         self.page: subprocess.Popen | None = None
         self.page_over, self.page_is_old = True, False  # must not be rewritten anymore; lacks a table or figure
         self.page_time = time.time()
@@ -203,14 +200,9 @@ class LogHandler(LogHandlerBase):
         return sum(job.begun is not None for job in self.running.values())
 
     def _record(self, job: Job, seconds: float) -> None:
-        """Append a line to the record, with the processor time of jobs and of Snakemake since the previous line."""
         if expected.record is None or job.log is None:
             return
-        used, before = os.times(), self.cpu
-        self.cpu = (used.children_user + used.children_system + processor_seconds(), used.user + used.system)
-        jobs, snakemake = (round(now - earlier, 2) for now, earlier in zip(self.cpu, before, strict=True))
         line = {"rule": job.rule, "log": job.log, "start": round(job.start, 3), "seconds": round(seconds, 3)}
-        line |= {"jobs_cpu_seconds": jobs, "snakemake_cpu_seconds": snakemake}
         expected.record.parent.mkdir(parents=True, exist_ok=True)
         with expected.record.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
