@@ -220,7 +220,6 @@ def test_an_entry_with_for_stands_for_a_claim_per_combination_of_rows(tmp_path):
         ("above: 0", "above: 0, below: 1", "give one of above, below and within"),
         ("grpo: tables", "grpo: three", "claims[0].runs.grpo is 'three'; it should be 'tables', 'extras' or 'pilot'"),
         ("statistic: drop", "statistic: ratio_difference", "the statistic 'ratio_difference' is of 4 columns"),
-        ("[entropy]", "[step]", "step is the x axis"),
         ("statistic: drop", "statistic: steps_to", "target is for the statistics steps_to and sum_to, which need one"),
         ("id: a,", "id: '${n}', for: [[{m: clip_b}]],", "each a list of rows {name: text}: KeyError('n')"),
     ],

@@ -51,7 +51,6 @@ EXPERIMENTS = [
     ("figure2", "panels.0.columns", ["entropy", "entropy"], "panels[0].columns: ['entropy', 'entropy'] has an entry"),
     ("figure2", "panels.0.methods", ["clip_c@*"], "panels[0].methods: no run of method 'clip_c@*'; known: clip_b@"),
     ("figure6", "panels.0.model", None, "panels[0].model is None; it should be one of qwen2.5-7b"),
-    ("figure6", "panels.0.points", "accuracy", "panels[0]: ['accuracy', 'step', 'accuracy'] has an entry twice"),
     ("difficulty", "runs.0.methods", ["grpo", "clip_b"], "unknown method 'base'; known: clip_b, grpo"),
     ("figure2", "sweeps.0.values", {"paper": [1.0]}, "sweeps[0]: values should have an entry `default`"),
     ("figure4", "evaluations", ["aime24", "aime25"], "evaluations is ['aime24', 'aime25']; it should have at most 1"),

@@ -75,17 +75,15 @@ def panel_lines(experiment: Experiment[CurvesSpec], results: Results, panel: Pan
     """One line per method and column, averaged over the seeds."""
     lines, model = [], experiment.model_of(panel)
     for method in experiment.methods(model, panel.methods):
-        stored = [name for name in (*panel.columns, panel.points, panel.x) if name and name != "step"]
-        frames = [results.metrics(run, stored).set_index("step") for run in experiment.of(model, method)]
+        stored = [name for name in dict.fromkeys((*panel.columns, panel.points, panel.x)) if name]
+        frames = [results.metrics(run, stored).set_index("step", drop=False) for run in experiment.of(model, method)]
         curves = {
             name: curve_over_seeds([column(name).factor * frame[name].astype(float) for frame in frames])
             for name in stored
         }
         points = curves.get(panel.points or "")
         for name in panel.columns:
-            steps = curves[name].index.to_series()
-            x = pd.DataFrame({"value": steps, "low": steps, "high": steps}) if panel.x == "step" else curves[panel.x]
-            x = x.rename(columns={"value": "x", "low": "x_low", "high": "x_high"})
+            x = curves[panel.x].rename(columns={"value": "x", "low": "x_low", "high": "x_high"})
             lines.append(Line(method, name, curves[name].join(x, how="inner"), points, len(frames)))
     return lines
 

@@ -194,7 +194,7 @@ class Results:
 
     def metrics(self, run: Run, columns: Iterable[str]) -> pd.DataFrame:
         """`step` and `columns` of a run's training curve, including those of `DERIVED`."""
-        wanted = ["step", *columns]
+        wanted = list(dict.fromkeys(["step", *columns]))
         parts = [part for column in wanted for part in DERIVED.get(column, ([column],))[0]]
         frame = self._parquet(run.metrics_file(self.root), parts)
         computed = {column: DERIVED[column][1](frame) for column in wanted if column in DERIVED}

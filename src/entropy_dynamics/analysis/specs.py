@@ -25,14 +25,8 @@ def _distinct(names: list[str]) -> list[str]:
     return names
 
 
-def _no_step(columns: list[str]) -> list[str]:
-    if "step" in columns:
-        raise ValueError("step is the x axis")
-    return columns
-
-
 Names = Annotated[list[str], Field(min_length=1), AfterValidator(_distinct)]
-Columns = Annotated[Names, AfterValidator(_no_step)]
+Columns = Names
 """Columns of metrics.parquet, or of `analysis.columns.DERIVED`."""
 Percent = Annotated[float, Field(ge=0, le=100)]
 SeedGroup = Literal["tables", "extras", "pilot"]
@@ -87,11 +81,6 @@ class Panel(Section):
     points: str | None = None
     """Another column, drawn as separate points."""
     log: bool = False
-
-    @model_validator(mode="after")
-    def _axes_differ(self) -> Self:
-        _distinct([*self.columns, self.x, self.points or ""])
-        return self
 
 
 class Spec(Section):

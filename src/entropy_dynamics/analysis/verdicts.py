@@ -224,7 +224,7 @@ def _curves(claim: Claim, spec: CurveClaim, results: Results, finding: Finding) 
 
 def _curve(spec: CurveClaim, results: Results, run: Run) -> pd.DataFrame:
     """The curve of a run. Raises UserError if its file is damaged or it diverged."""
-    frame = results.metrics(run, dict.fromkeys(["entropy", *spec.columns]))
+    frame = results.metrics(run, ["entropy", *spec.columns])
     for name in frame.columns.difference(["step", *SPARSE]):
         bad = ~np.isfinite(frame[name].to_numpy(float))
         if bad.any():
