@@ -434,7 +434,7 @@ def test_the_real_files(tmp_path, capsys):
     assert not {problem.id for problem in train} & split
 
 
-@pytest.mark.parametrize("command", ["lens", "entropy-watch", "entropy-check"])
+@pytest.mark.parametrize("command", ["lens", "entropy-check"])
 def test_a_file_in_a_folder_that_does_not_exist_is_refused(command, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     file = ["--write=none/at all/a.npz"] if command == "entropy-check" else ["file", "--figure=none/at all/a.png"]

@@ -100,12 +100,6 @@ def test_entropy_watch_does_not_relate_unrelated_trends(tmp_path, capsys):
     assert "None of the logged quantities correlates with its change per step." in text
 
 
-def test_entropy_watch_draws(tmp_path, capsys):
-    ours(tmp_path)
-    run(capsys, "entropy-watch", tmp_path, "--figure", tmp_path / "watch.png")
-    assert (tmp_path / "watch.png").read_bytes().startswith(b"\x89PNG")
-
-
 def test_a_run_without_entropy_is_one_line(tmp_path, capsys):
     assert error(capsys, "entropy-watch", tmp_path).startswith(f"{tmp_path}: no metrics.parquet, trainer_state.json")
     pd.DataFrame({"step": [0, 1], "loss": [1.0, 2.0]}).to_parquet(tmp_path / "metrics.parquet")

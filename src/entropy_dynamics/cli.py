@@ -218,6 +218,8 @@ def _parser() -> argparse.ArgumentParser:
     lens.usage = "%(prog)s [-h] FILE [--methods METHOD ...] [--temperature TEMPERATURE] [--figure FILE]"
     lens.add_argument("--methods", nargs="+", metavar="METHOD", help="after FILE: name or name@parameter=value,...")
     lens.add_argument("--temperature", type=_positive, default=1.0, help="divisor of the logits (default: 1)")
+    drawn = _ending(".png", ".svg", ".pdf")
+    lens.add_argument("--figure", type=drawn, metavar="FILE", help="also draw it: .png, .svg or .pdf")
     entropy = command("entropy-watch", "When and why the entropy of a run fell or rose.")
     entropy.add_argument("files", type=Path, metavar="RUN")
     entropy.add_argument("--entropy", metavar="COLUMN", help="name of the entropy metric")
@@ -225,8 +227,6 @@ def _parser() -> argparse.ArgumentParser:
     nats = "the trainer's result on the batch, nats"
     check.add_argument("value", type=_finite, nargs="?", metavar="VALUE", help=nats)
     check.add_argument("--write", type=_ending(".npz"), metavar="FILE", help="write the batch as .npz")
-    for sub in (lens, entropy):
-        sub.add_argument("--figure", type=_figure, metavar="FILE", help="also draw it: .png, .svg or .pdf")
 
     prompt = stage("prompt", "Print the prompt of one problem, and its number of tokens.", "model")
     prompt.add_argument("--problem", metavar="ID", help="id of a problem (default: the first training problem)")
@@ -280,9 +280,6 @@ def _ending(*suffixes: str) -> Callable[[str], Path]:
         return path
 
     return file
-
-
-_figure = _ending(".png", ".svg", ".pdf")
 
 
 def _scale_folder(text: str) -> Path:

@@ -289,15 +289,13 @@ def lens(options: argparse.Namespace) -> None:
 
 
 def entropy_watch(options: argparse.Namespace) -> None:
-    from entropy_dynamics.diagnostics.entropy_watch import describe, draw
+    from entropy_dynamics.diagnostics.entropy_watch import describe
     from entropy_dynamics.diagnostics.logs import read_metrics
 
     metrics, source, notes = read_metrics(options.files, options.entropy)
     for note in notes:
         print(note, file=sys.stderr)
     print(describe(metrics, source, options.entropy))
-    if options.figure:
-        draw(metrics, options.figure, options.entropy)
 
 
 def entropy_check(options: argparse.Namespace) -> None:

@@ -1,7 +1,5 @@
 """When and why the entropy of a training run fell or rose, from the metrics that it logged."""
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 from scipy.stats import norm, spearmanr
@@ -115,24 +113,6 @@ def describe(metrics: pd.DataFrame, source: str, column: str | None = None) -> s
     if sign > 0:
         text += _suspects(metrics, tenth)
     return " ".join([*text, _correlations(metrics, entropy), *about])
-
-
-def draw(metrics: pd.DataFrame, path: Path, column: str | None = None) -> None:
-    """Entropy over steps, and the reward below it; `column` as in `describe`."""
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    from entropy_dynamics.reporting.style import STYLE, WIDTH, save
-
-    found = [first_logged(metrics, names) for names in ((column,) if column else ENTROPY, REWARD)]
-    series = [values for values in found if values is not None]
-    with rc_context(fname=STYLE):
-        figure = Figure(figsize=(WIDTH, 1.4 * len(series)), layout="constrained")
-        for ax, values in zip(figure.subplots(len(series), 1, sharex=True, squeeze=False)[:, 0], series, strict=True):
-            ax.plot(values.dropna(), color="black")
-            ax.set_ylabel(f"{values.name} (nats)" if values is series[0] else values.name)
-        ax.set_xlabel("step")
-        save(figure, "Entropy over steps", path)
 
 
 def _correlations(metrics: pd.DataFrame, entropy: pd.Series) -> str:
