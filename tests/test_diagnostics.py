@@ -101,7 +101,7 @@ def test_a_folder_is_all_of_its_files_and_columns_are_named_by_what_differs(tmp_
         ("samples.csv", "a,b", "{} should be a .parquet or a .jsonl file"),
         ("broken.jsonl", "{", "{}: line 1 is not a JSON object"),
         ("no.jsonl", '{"input": "1+1", "output": "2"}', "{} has no column for the grade of an answer"),
-        ("text.jsonl", '{"input": "1", "score": "good"}', "{}: score is 'good'; it should be true, false or a number"),
+        ("text.jsonl", '{"input": "1", "score": "good"}', "{}: score is 'good'; it should be true, false or a finite"),
         ("ungraded.jsonl", '{"input": "1", "score": null}', "{}: no sample has a value of score"),
         ("empty.jsonl", '{"input": "1", "score": 1}\n{"input": "", "score": 0}', "{}: 1 of 2 samples have no input"),
         ("latin.jsonl", b'{"input": 1}\n{"input": "\xe9"}', "{}: line 2 is not a JSON object"),

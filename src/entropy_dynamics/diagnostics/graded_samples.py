@@ -26,6 +26,7 @@ NUMBERS = re.compile("(seed|run|trial|epoch|iter|iteration)([ _]?(id|number))?",
 KIND = re.compile("filter|task|dataset|data_source|benchmark|file", re.IGNORECASE)  # of grading, or of problems
 PARTS = 8  # maximum number of columns that a file is split into
 SESSION = r"(.+)_(\d+)_(\d+)"  # uid of verl's V1 trainer: prompt, session, output
+LARGEST = np.finfo(float).max
 DETECTED = norm.isf(0.025) + norm.isf(0.1)  # size of a difference that is detected with 90 % power, in standard errors
 
 
@@ -133,13 +134,9 @@ def _counts(
     grades = values.dropna().infer_objects()
     if grades.empty:
         raise UserError(f"{file}: no sample has a value of {values.name}")
-    if not pd.api.types.is_numeric_dtype(grades):
-        wrong = next((grade for grade in grades if not isinstance(grade, int | float)), grades.iloc[0])
-        raise UserError(f"{file}: {values.name} is {wrong!r}; it should be true, false or a number")
-    grades = grades.astype(float)
-    if np.isinf(grades).any():
-        raise UserError(f"{file}: {values.name} is infinite; it should be true, false or a finite number")
-    known = np.unique(grades)
+    if wrong := [of for of in grades.tolist() if not (isinstance(of, int | float) and abs(of) <= LARGEST)]:
+        raise UserError(f"{file}: {values.name} is {wrong[0]!r}; it should be true, false or a finite number")
+    known = np.unique(grades := grades.astype(float))
     if threshold is None and not set(known) <= {-1, 0, 1}:
         shown = ", ".join(f"{value:g}" for value in known[:5]) + ", ..." * (len(known) > 5)
         one = len(ids) == ids.astype(str).nunique() and "each problem has one row, so they may be rates; "
