@@ -108,31 +108,18 @@ def _paper(score: float, baseline: pd.Series | None, name: str) -> Cell:
 
 def _caption(experiment: Experiment[ScoresSpec], results: Results, frame: pd.DataFrame) -> str:
     """The caption: content of the table, models that ran, and explanation of the intervals."""
-    baseline = results.method_label(experiment.spec.baseline)
-    tests = int(frame.filter(regex="_difference_p$").notna().to_numpy().sum())
-    single = "over problems for the untrained model, none for one seed of a trained one"
-    covered = single if experiment.seeds == "one seed" else f"over {experiment.seeds} and over problems"
-    sets = []
-    for dataset in experiment.evaluations:
-        problems, k = (frame[f"{dataset}_{what}"][0] for what in ("problems", "samples"))
-        sets.append(f"{results.dataset_label(dataset)} ({problems} problems, {k} samples per problem)")
-    sentences = [
-        f"{experiment.spec.title}, at the {results.scale} scale.",
-        f"Problems: {'; '.join(sets)}.",
-        f"Scores in percent: means over seeds, with {LEVEL:.0%} intervals ({covered}).",
-        f"Differences: from {baseline} on the same problems, each a {frame['difference'][0]}, bold where "
-        f"it is not zero after Holm's correction for {tests} comparisons.",
-        f"The paper: its score, with the difference from its {baseline}.",
-    ]
-    if experiment.spec.entropy:
-        sentences.append(
-            f"Entropy: mean over the response tokens of the last tenth of the steps, with its {LEVEL:.0%} interval "
-            f"over seeds; 'exactly {baseline}': that of every step is the same to the bit."
-        )
-    if note := one_model(map(results.model, experiment.models)):
-        sentences.append(f"{note}.")
-    if not all(results.model(model).is_the_papers for model in experiment.models):
-        sentences.append(
-            "A smaller model shows directions, not levels: its scores are not comparable with the paper's."
-        )
-    return " ".join(sentences)
+    models, first = list(map(results.model, experiment.models)), frame.iloc[0]
+    names = {dataset: results.dataset_label(dataset) for dataset in experiment.evaluations}
+    text = fill(
+        "table_caption.md",
+        experiment=experiment,
+        scale=results.scale,
+        sets=[(label, first[f"{name}_problems"], first[f"{name}_samples"]) for name, label in names.items()],
+        level=f"{LEVEL:.0%}",
+        baseline=results.method_label(experiment.spec.baseline),
+        difference=first["difference"],
+        tests=frame.filter(regex="_difference_p$").notna().to_numpy().sum(),
+        note=one_model(models),
+        smaller=not all(model.is_the_papers for model in models),
+    )
+    return " ".join(text.splitlines())
