@@ -30,7 +30,6 @@ sum_to: sum of the second column until the first has reached it; both are undefi
 COLUMNS_OF = {name: n for n, of in enumerate((OfOne, OfTwo, OfThree, OfFour), 1) for name in get_args(of)}
 Basis = Annotated[str, Field(pattern=r"^(identity|by construction|independent|facet of [\w.]+)$")]
 Temperature = Literal["greedy", "best", "best_point", "matched_avg", "matched_pass"]
-POINTS = ("best_point", "matched_avg")
 
 SMALLEST = {"avg": 1.0, "pass": 3.0, "pass_minus_avg": 3.0, "pass_area": 2.0, "all_correct": 3.0}  # points
 SMALLEST |= {"log_mean": 0.1, "drop": 0.1, "correlation": 0.1, "same_sign": 0.1, "correlation_difference": 0.1}

@@ -8,25 +8,9 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-from entropy_dynamics.analysis.claim_specs import (
-    POINTS,
-    ClaimsFile,
-    ClaimSpec,
-    FieldPaper,
-    Methods,
-    ScoreDifference,
-    SweepTrend,
-)
-from entropy_dynamics.analysis.experiments import (
-    EXPERIMENTS,
-    Run,
-    Seeds,
-    check_known,
-    config_of,
-    load_experiment,
-    runs_of,
-    seeds_of,
-)
+from entropy_dynamics.analysis.claim_specs import ClaimsFile, ClaimSpec, FieldPaper, ScoreDifference, SweepTrend
+from entropy_dynamics.analysis.experiments import Run, Seeds, check_known, config_of, load_experiment, runs_of, seeds_of
+from entropy_dynamics.analysis.specs import SeedGroup
 from entropy_dynamics.config import BASE, CONFIGS, Config, known_names, read_yaml
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.layout import Layout
@@ -63,7 +47,7 @@ class Claim:
         """The data sets that the claim reads; the validation set first, if temperatures are chosen on it."""
         if not isinstance(self.spec, ScoreDifference):
             return []
-        chosen = self.spec.temperature in ("best", *POINTS)
+        chosen = self.spec.temperature in ("best", "best_point", "matched_avg")
         return [*[self.config.training.validation_set] * chosen, *self.spec.datasets]
 
     @property
@@ -101,13 +85,13 @@ class Claim:
         return [run.evaluation_file(results, dataset, None if at == usual else at) for dataset, at in read]
 
 
-def read_claims(experiments: Path = EXPERIMENTS) -> ClaimsFile:
+def read_claims(experiments: Path) -> ClaimsFile:
     """Read experiments/claims.yaml. Raises UserError for invalid YAML and for unknown, missing or invalid keys."""
     path = experiments / "claims.yaml"
     return parse(ClaimsFile, read_yaml(path), str(path))
 
 
-def read_field(experiments: Path = EXPERIMENTS, folder: str = "field") -> dict[str, FieldPaper]:
+def read_field(experiments: Path, folder: str = "field") -> dict[str, FieldPaper]:
     """Read the files of experiments/<folder>, by name. Raises UserError like `read_claims`, and for duplicate ids."""
     paths = sorted((experiments / folder).glob("*.yaml"))
     papers = {path.stem: parse(FieldPaper, read_yaml(path), str(path)) for path in paths}
@@ -117,7 +101,7 @@ def read_field(experiments: Path = EXPERIMENTS, folder: str = "field") -> dict[s
     return papers
 
 
-def sweep_files(experiments: Path = EXPERIMENTS) -> list[Path]:
+def sweep_files(experiments: Path) -> list[Path]:
     """The files of the experiments that define the parameter values of claims."""
     sweeps = (spec.sweep for spec in read_claims(experiments).claims if isinstance(spec, SweepTrend))
     return [experiments / f"{name}.yaml" for name in dict.fromkeys(sweeps)]
@@ -152,7 +136,7 @@ def load_claims(
     return claims
 
 
-def _swept(spec: SweepTrend, scale: str, seeds: Seeds, experiments: Path, where: str) -> Methods:
+def _swept(spec: SweepTrend, scale: str, seeds: Seeds, experiments: Path, where: str) -> dict[str, SeedGroup]:
     """{'clip_b@mu=1.2': 'extras', ...}: the values of the sweep at this scale, ascending."""
     [(swept, group)] = spec.runs.items()
     try:

@@ -125,7 +125,7 @@ def _gains(
         weights |= {(model, method): weight, (model, experiment.spec.baseline): -weight}
     gains = {}
     for name, (metric, at) in SCORES.items():
-        columns = score_columns(results.counts(experiment, temperature=at), weights, metric, experiment.dataset_weights)
+        columns = score_columns(results.counts(experiment, at=at), weights, metric, experiment.dataset_weights)
         gains[name] = score_interval(columns).times(100)
     matched = [
         [weight * column for column in frontier_gain(model, method, experiment, results)]

@@ -230,18 +230,16 @@ class Results:
             **_votes(frame, problem, len(ids), k),
         )
 
-    def counts(
-        self, experiment: Experiment[Spec], model: str | None = None, temperature: float | None = None
-    ) -> Evaluated:
-        """The counts of the runs of one or all models. Raises UserError if their problems or K differ."""
+    def counts(self, experiment: Experiment[Spec], model: str | None = None, at: float | None = None) -> Evaluated:
+        """The counts of one or all models' runs at a temperature. Raises UserError if their problems or K differ."""
         arms: Evaluated = {}
         runs = [run for run in experiment.runs if model in (None, run.model)]
         expected: dict[str, Samples] = {}
         for dataset, run in product(experiment.evaluations, runs):
-            samples = self.samples(run, dataset, temperature)
+            samples = self.samples(run, dataset, at)
             first = expected.setdefault(dataset, samples)
             if (samples.ids, samples.k) != (first.ids, first.k):
-                path = self.evaluation_file(run, dataset, temperature)
+                path = self.evaluation_file(run, dataset, at)
                 raise UserError(f"{path}: other problems or another K than the other runs'; rerun the evaluations")
             arms.setdefault((run.model, run.method), {}).setdefault(run.seed, {})[dataset] = samples
         return arms

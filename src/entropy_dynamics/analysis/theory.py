@@ -36,15 +36,13 @@ def theory_frame(experiment: Experiment[TheorySpec], results: Results, steps: pd
     """One row per theorem and step size, in this order, given the `scaled_steps`."""
     rows = []
     for (theorem, size), tokens in steps.groupby(["theorem", "step_size"]):
-        slope, r = slope_and_correlation(tokens["predicted"].to_numpy(), tokens["realised"].to_numpy())
+        slope, r = slope_and_r(tokens["predicted"].to_numpy(), tokens["realised"].to_numpy())
         about = {"panel": f"theorem {theorem}", "step_size": size, "tokens": len(tokens)}
         rows.append(about | {"slope": slope, "correlation": r})
     return results.identified(pd.DataFrame(rows), *experiment.untrained)
 
 
-def slope_and_correlation(
-    predicted: Float[np.ndarray, " pair"], realized: Float[np.ndarray, " pair"]
-) -> tuple[float, float]:
+def slope_and_r(predicted: Float[np.ndarray, " pair"], realized: Float[np.ndarray, " pair"]) -> tuple[float, float]:
     """Least-squares slope of `realized` on `predicted` through the origin, and Pearson's r; NaN if undefined."""
     if len(predicted) < MIN_PAIRS or not np.ptp(predicted) or not np.ptp(realized):
         return np.nan, np.nan
@@ -72,7 +70,7 @@ def links(experiment: Experiment[LinksSpec], results: Results) -> list[Link]:
         frames, correlations = [], []
         for seed, curve in curves:
             measured = curve[["step", x, y]].dropna()
-            _, correlation = slope_and_correlation(measured[x].to_numpy(), measured[y].to_numpy())
+            _, correlation = slope_and_r(measured[x].to_numpy(), measured[y].to_numpy())
             correlations.append(correlation)
             numbers = {"seed": seed, "step": measured["step"], "x": measured[x], "y": measured[y]}
             frames.append(pd.DataFrame({"x_column": x, "y_column": y} | numbers | {"correlation": correlation}))

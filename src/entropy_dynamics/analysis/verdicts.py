@@ -210,15 +210,13 @@ def _curves(claim: Claim, spec: CurveClaim, results: Results, finding: Finding) 
         if frame is not None:
             frames[run.model, run.method][run.seed] = frame
     finding.usable = shared_seeds(frames)
-    paired = {arm: [by_seed[seed] for seed in finding.usable] for arm, by_seed in frames.items()}
-    lengths = {len(frame) for seeds in paired.values() for frame in seeds}
+    paired = {arm: [of[seed][spec.columns].to_numpy(float) for seed in finding.usable] for arm, of in frames.items()}
+    lengths = {len(rows) for seeds in paired.values() for rows in seeds}
     shortest = min(lengths, default=0)
     if len(lengths) > 1:
         finding.notes.append(f"compared on the first {shortest} steps, where the shortest run ends")
     first = {"all": 0, "second_half": shortest // 2, "last_tenth": shortest - max(1, shortest // 10)}[spec.window]
-    windows = {
-        arm: [frame[spec.columns].to_numpy(float)[first:shortest] for frame in seeds] for arm, seeds in paired.items()
-    }
+    windows = {arm: [rows[first:shortest] for rows in seeds] for arm, seeds in paired.items()}
     return {arm: [rows[np.isfinite(rows).all(axis=1)] for rows in seeds] for arm, seeds in windows.items()}
 
 
