@@ -14,14 +14,7 @@ from entropy_dynamics.analysis.experiments import Run
 from entropy_dynamics.analysis.run_data import Model, Results
 from entropy_dynamics.config import Config, stored_as
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.results.files import (
-    read_json,
-    read_parquet,
-    save_parquet,
-    write_json,
-    write_parquet,
-    written_whole,
-)
+from entropy_dynamics.results.files import read_json, read_parquet, save_parquet, write_json, written_whole
 from entropy_dynamics.results.layout import FACTS, SEEDS, Layout
 from entropy_dynamics.sections import parse
 
@@ -64,7 +57,7 @@ def write_data(results: Results, folder: Path) -> dict[str, int]:
     """
     rows = {}
     for name, frame in (("counts", counts_frame(results)), ("metrics", metrics_frame(results))):
-        write_parquet(folder / f"{name}.parquet", frame, compression="zstd")
+        save_parquet(folder / f"{name}.parquet", frame, compression="zstd")
         rows[name] = len(frame)
     rows["samples"] = _stack(folder / "samples.parquet", _evaluations(results))
     if files := _files(results, "samples/*/*/seed*/step*.parquet", optional=True):
@@ -188,13 +181,11 @@ def _stack(path: Path, files: Sequence[File]) -> int:
     first, rows = next(tables), 0
     schemas = [first.schema, *(pq.read_schema(file) for file, _ in files)]
     schema = pa.unify_schemas(schemas, promote_options="permissive").remove_metadata()
-    options = {"compression": "zstd", "write_page_checksum": True}
-    with written_whole(path) as whole, pq.ParquetWriter(whole, schema, **options) as writer:
+    with pq.ParquetWriter(path, schema, compression="zstd", write_page_checksum=True) as writer:
         for of_method in chain([first], tables):
-            writer.write_table(
-                pa.concat_tables([schema.empty_table(), of_method], promote_options="permissive").cast(schema)
-            )
-            rows += len(of_method)
+            whole = pa.concat_tables([schema.empty_table(), of_method], promote_options="permissive")
+            writer.write_table(whole.cast(schema))
+            rows += len(whole)
     return rows
 
 

@@ -38,16 +38,7 @@ LINES = ((5, 1.5), (5, 1.5, 1, 1.5), (1.2, 1.2), (8, 2), (3, 1, 1, 1, 1, 1), (2,
 MARKERS = "os^vPX*<>hd"
 HOLLOW: Look = {"markerfacecolor": "white", "markeredgewidth": 0.6, "markersize": 3.6}
 # The paper's methods at fixed positions of the cycle, so that each has the same look in all figures.
-PLACES = (
-    "clip_b",
-    "clip_v",
-    "clip_cov",
-    "kl_cov",
-    "unlikeliness",
-    "forking_tokens",
-    "grpo_off_policy",
-    "entropy_bonus",
-)
+FIXED = ("clip_b", "clip_v", "clip_cov", "kl_cov", "unlikeliness", "forking_tokens", "grpo_off_policy", "entropy_bonus")
 VERDICT_LOOKS: dict[str, Look] = {
     "holds": {"color": "#0072B2", "marker": "o"},
     "does not hold": {"color": "#D55E00", "marker": "X"},
@@ -86,11 +77,11 @@ def looks(series: list[str], baseline: str) -> dict[str, Look]:
     their parameters have shades of these. The remaining series get the rest of the cycle.
     """
     black = baseline if baseline in series else series[0]
-    given = {black: BLACK} | {name: cycle(PLACES.index(name)) for name in series if name in PLACES}
-    for place, method in enumerate(PLACES):
+    given = {black: BLACK} | {name: cycle(FIXED.index(name)) for name in series if name in FIXED}
+    for place, method in enumerate(FIXED):
         sweep = [name for name in series if name.startswith(f"{method}@")]
         given |= dict(zip(sweep, _shades(place, len(sweep)), strict=True))
-    free = (cycle(place) for place in count(OWN) if place >= len(PLACES) or PLACES[place] not in series)
+    free = (cycle(place) for place in count(OWN) if place >= len(FIXED) or FIXED[place] not in series)
     return {name: given.get(name) or next(free) for name in series}
 
 
