@@ -5,26 +5,23 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import torch
-from jaxtyping import Float
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from entropy_dynamics.config.schema.training import CriticConfig, OptimizerConfig, TrainingConfig
+from entropy_dynamics.core.shapes import Scalar
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.distributed.sharding import sync_gradients, whole
 from entropy_dynamics.errors import NotFiniteError
 
-Trained = dict[str, tuple[nn.Module, torch.optim.Optimizer]]
+Trained = dict[str, tuple[nn.Module, Optimizer]]
 """Modules and their optimizers, by name."""
 Part = TypeVar("Part")
 
 
 def backward(
-    module: nn.Module,
-    parts: Sequence[Part],
-    loss_of: Callable[[Part], Float[Tensor, ""]],
-    config: TrainingConfig,
-    ranks: Ranks,
-) -> Float[Tensor, ""]:
+    module: nn.Module, parts: Sequence[Part], loss_of: Callable[[Part], Scalar], config: TrainingConfig, ranks: Ranks
+) -> Scalar:
     """Compute the gradient of the sum of `loss_of` over this rank's micro-batches, `parts`, and those of other ranks.
 
     Returns that sum, detached, float64.
@@ -40,11 +37,7 @@ def backward(
 
 
 def clip_and_step(
-    module: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    loss: Tensor,
-    config: OptimizerConfig | CriticConfig,
-    where: str,
+    module: nn.Module, optimizer: Optimizer, loss: Tensor, config: OptimizerConfig | CriticConfig, where: str
 ) -> float:
     """Clip the gradients and take an optimizer step; returns the gradient norm before clipping.
 
@@ -61,6 +54,6 @@ def clip_and_step(
     return norm
 
 
-def steps_taken(optimizer: torch.optim.Optimizer) -> int:
+def steps_taken(optimizer: Optimizer) -> int:
     """Total number of optimizer steps, including those before a resumed checkpoint."""
     return max((int(state["step"]) for state in optimizer.state.values()), default=0)

@@ -303,18 +303,14 @@ def engine_agreement(
     estimates KL(engine || trainer). Raises UserError if the mean absolute difference is above `tolerance`.
     """
     difference = (engine_logp - trainer_logp).double()
-    mean, largest = difference.abs().mean().item(), difference.abs().max().item()
+    mean, most = difference.abs().mean().item(), difference.abs().max().item()
     if not mean <= tolerance:  # NaN counts as disagreement
         raise UserError(
-            f"engine and trainer disagree: log p differs by {mean:.3g} nats on average and {largest:.3g} at most over "
+            f"engine and trainer disagree: log p differs by {mean:.3g} nats on average and {most:.3g} at most over "
             f"{len(difference)} tokens, engine.tolerance is {tolerance:g}; the engine's weights are not the trainer's, "
             "unless engine.dtype or training.precision explain it"
         )
-    return {
-        "engine_logp_difference": mean,
-        "engine_logp_difference_max": largest,
-        "engine_kl": difference.mean().item(),
-    }
+    return {"engine_logp_difference": mean, "engine_logp_difference_max": most, "engine_kl": difference.mean().item()}
 
 
 def reward_metrics(batch: RolloutBatch, grades: Sequence[Grade], rewards: Tensor) -> Row:
