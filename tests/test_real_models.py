@@ -18,7 +18,7 @@ from entropy_dynamics.distributed.sharding import empty_model
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.pretrained import checkpoint_shape, prepare_pretrained
 from entropy_dynamics.models.storage import (
-    check_model_directory,
+    check_directory,
     load_model,
     load_policy,
     save_description,
@@ -133,7 +133,7 @@ def test_a_prompt_and_its_response_fit_the_context(source, tmp_path):
         prepare(source, tmp_path / "other", *limits[:1], "sampling.max_new_tokens=601")
     longer = load_config("paper", MODEL, None, [*limits[:1], "sampling.max_new_tokens=601"])
     with pytest.raises(UserError, match=over):  # the config may change after the model was prepared
-        check_model_directory(out, longer)
+        check_directory(out, longer)
 
 
 @pytest.mark.parametrize(

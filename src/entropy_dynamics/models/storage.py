@@ -28,7 +28,7 @@ def load_policy(directory: Path | str) -> tuple["PreTrainedModel", "PreTrainedTo
 
 def load_model(directory: Path | str, dtype: str = "float32") -> "PreTrainedModel":
     """See `load_policy`. `dtype` applies to the parameters; rotary frequencies are always fp32."""
-    directory = check_model_directory(directory)
+    directory = check_directory(directory)
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
@@ -57,7 +57,7 @@ def load_tokenizer(directory: Path | str) -> "PreTrainedTokenizerBase":
     return AutoTokenizer.from_pretrained(directory, trust_remote_code=False, local_files_only=True)
 
 
-def check_model_directory(directory: Path | str, config: StageConfig | None = None) -> Path:
+def check_directory(directory: Path | str, config: StageConfig | None = None) -> Path:
     """`directory` as a Path.
 
     Raises UserError if it lacks a config, a tokenizer or safetensors, or has too short a context for `config`.

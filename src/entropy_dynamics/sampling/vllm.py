@@ -23,7 +23,7 @@ from entropy_dynamics.config.schema import StageConfig
 from entropy_dynamics.engines import VLLM
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.pretrained import EMBEDDING, HEAD
-from entropy_dynamics.models.storage import check_model_directory
+from entropy_dynamics.models.storage import check_directory
 from entropy_dynamics.sampling import Prompt, Rollout, Sampler, end_tokens, sample_seed
 
 COMPARED_ROWS = 64  # number of leading rows of a weight that are compared after a push
@@ -90,7 +90,7 @@ class VLLMSampler(Sampler):
             batch_size: number of sequences generated at a time.
             sleeps: let `sleep` free the engine's memory on a GPU; elsewhere it is a no-op.
         """
-        check_model_directory(directory)
+        check_directory(directory)
         os.environ.update(SETTINGS)
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
         logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])  # vLLM sets it only after its import

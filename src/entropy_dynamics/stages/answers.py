@@ -8,7 +8,7 @@ from entropy_dynamics.config import TRAIN, RunConfig
 from entropy_dynamics.core.advantages import group_advantages
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.models.storage import check_model_directory, load_policy
+from entropy_dynamics.models.storage import check_directory, load_policy
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.sampling import open_sampler
 from entropy_dynamics.stages.common import make_grader, make_prompts
@@ -35,7 +35,7 @@ def answer(config: RunConfig, layout: Layout, method: str, seed: int, problem: s
         raise UserError(f"{problem!r}: {error}") from None
     text = sentence(canonical(problem), rules.operations) if rules.sentences else canonical(problem)
     asked = Problem("asked", text, str(target), "countdown")
-    directory = check_model_directory(layout.policy(config.model.name, method, seed), config)
+    directory = check_directory(layout.policy(config.model.name, method, seed), config)
     model, tokenizer = load_policy(directory)
     prompts, at = make_prompts(config, tokenizer, [asked]), config.sampling.temperature
     with open_sampler(config, directory, tokenizer, ranks, model=model) as sampler:

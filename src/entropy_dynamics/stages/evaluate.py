@@ -11,7 +11,7 @@ import pandas as pd
 from entropy_dynamics.config import BASE, RunConfig, settings_of
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.errors import UserError, nearest
-from entropy_dynamics.models.storage import check_model_directory, load_tokenizer
+from entropy_dynamics.models.storage import check_directory, load_tokenizer
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.results.provenance import provenance
 from entropy_dynamics.sampling import Sampler, open_sampler, prompts_hash
@@ -54,7 +54,7 @@ def evaluate(
     configs = {at: config if at is None else config.changed("evaluation", temperature=float(at)) for at, _ in files}
     for (at, _), file in files.items():
         check_replaceable(file, "evaluate", configs[at])
-    policy = check_model_directory(layout.policy(model, method, seed), config)
+    policy = check_directory(layout.policy(model, method, seed), config)
     tokenizer = load_tokenizer(policy)
     problems = {dataset: load_problems(layout.problems(dataset)) for dataset in datasets}
     prompts = {dataset: make_prompts(config, tokenizer, problems[dataset]) for dataset in datasets}

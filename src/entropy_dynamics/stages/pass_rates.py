@@ -6,7 +6,7 @@ import pandas as pd
 from entropy_dynamics.config import TRAIN, StageConfig, settings_of
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.models.storage import check_model_directory, load_tokenizer
+from entropy_dynamics.models.storage import check_directory, load_tokenizer
 from entropy_dynamics.results.files import write_json
 from entropy_dynamics.results.layout import FACTS, Layout
 from entropy_dynamics.results.provenance import provenance
@@ -31,7 +31,7 @@ def measure_pass_rates(config: StageConfig, layout: Layout, seed: int = 0, ranks
     check_inputs(layout, out, {layout.problems(TRAIN): "problems", base: f"model --model {model} --seed {seed}"})
     check_replaceable(out, "pass_rates", config)
     problems = load_problems(layout.problems(TRAIN))
-    directory = check_model_directory(base, config)
+    directory = check_directory(base, config)
     tokenizer = load_tokenizer(directory)
     prompts = make_prompts(config, tokenizer, problems, drop_long=True)
     count = config.pass_rates.samples

@@ -13,13 +13,7 @@ from entropy_dynamics.config import BASE, TRAIN, RunConfig, settings_of, shorter
 from entropy_dynamics.distributed.precision import precision_on
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.errors import NotFiniteError, UserError
-from entropy_dynamics.models.storage import (
-    check_model_directory,
-    load_model,
-    load_tokenizer,
-    save_description,
-    save_policy,
-)
+from entropy_dynamics.models.storage import check_directory, load_model, load_tokenizer, save_description, save_policy
 from entropy_dynamics.results.files import read_json, read_parquet, write_json, write_parquet, write_text, written_whole
 from entropy_dynamics.results.layout import CONFIG, FACTS, METRICS, PROVENANCE, Layout
 from entropy_dynamics.results.provenance import other_hashes, provenance, weight_hashes
@@ -52,7 +46,7 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
     base, pass_rates = layout.model(model_name, untrained), layout.pass_rates(filtered)
     needed = {layout.problems(TRAIN): "problems", base: f"model --model {model_name} --seed {untrained}"}
     check_inputs(layout, out / METRICS, needed | {pass_rates: f"pass_rates --seed {filtered}"})
-    check_model_directory(base, config)
+    check_directory(base, config)
     tokenizer = load_tokenizer(base)
     rates = read_parquet(pass_rates)
     config.pass_rates.check_keeps_some(rates["rate"])

@@ -14,7 +14,7 @@ from entropy_dynamics.config.schema.training import TrainingConfig
 from entropy_dynamics.distributed.precision import PRECISIONS, precision_on
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.distributed.sharding import empty_model, fill, shard
-from entropy_dynamics.models.storage import check_model_directory, load_model
+from entropy_dynamics.models.storage import check_directory, load_model
 from entropy_dynamics.training.critic import Critic, CriticGAE
 from entropy_dynamics.training.policy import Policy
 
@@ -27,7 +27,7 @@ def load_trained_policy(
     `model` is the model in `directory` if it is loaded already; only without a process group. Raises UserError if the
     directory holds no model, or if its weights do not fit its config.
     """
-    check_model_directory(directory)
+    check_directory(directory)
     head = PRECISIONS[config.head_precision] if config.head_precision else None
     precision = precision_on(ranks.device, config.precision)
     if ranks.mesh is None:
