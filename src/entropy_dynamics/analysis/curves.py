@@ -91,8 +91,7 @@ def panel_lines(experiment: Experiment[CurvesSpec], results: Results, panel: Pan
 def curve_over_seeds(seeds: Sequence[pd.Series]) -> pd.DataFrame:
     """Columns value (mean over the seeds), low and high (lowest and highest seed; NaN for one seed), indexed by step.
 
-    Non-finite values count as missing, and only steps that every seed has are kept: otherwise the mean would jump where
-    a seed ends.
+    Non-finite values count as missing, and only steps that every seed has are kept: else the mean jumps where one ends.
     """
     table = pd.concat([values[np.isfinite(values)] for values in seeds], axis=1, join="inner").sort_index()
     curve = pd.DataFrame({"value": table.mean(axis=1), "low": table.min(axis=1), "high": table.max(axis=1)})

@@ -82,8 +82,7 @@ class Replicate:
     def agrees_had_second_found(self, share: float) -> bool | None:
         """Whether the runs would agree with another effect of the second run, if this claim has one threshold.
 
-        `share` is its distance from the threshold over that of the effect found: 0 is the threshold itself, -1 the
-        opposite sign.
+        `share` is its distance from the threshold over that of the effect found; 0 is the threshold, -1 the other sign.
         """
         thresholds = [bound for bound in self.claimed if math.isfinite(bound)]
         if len(thresholds) != 1:

@@ -105,10 +105,8 @@ def seed_interval(values: PerSeed) -> Interval:
     if seeds < MIN_SEEDS:
         return mean
     (depth, share), ordered = _depth(seeds), np.sort(values, axis=-1)
-    low, high = (
-        mean.error + (1 - share) * side[..., depth - 1] + share * side[..., depth]
-        for side in (ordered, ordered[..., ::-1])
-    )
+    ends = ordered, ordered[..., ::-1]
+    low, high = (mean.error + (1 - share) * end[..., depth - 1] + share * end[..., depth] for end in ends)
     return replace(mean, value=np.median(values, axis=-1), low=low, high=high)
 
 
@@ -136,8 +134,7 @@ def score_interval(columns: Sequence[Scores], over_seeds: Callable[[PerSeed], In
     interaction is subtracted (two-way crossed random effects: Searle, Casella and McCulloch 1992, chapter 4).
 
     Args:
-        columns: for each data set, the scores, or the differences between methods with the same seed, times the data
-            set's weight in the sum.
+        columns: for each data set, the scores, or the differences between methods with the same seed, times its weight.
         over_seeds: `seed_interval` for differences, `mean_interval` for the scores of one method.
     """
     if any(column.shape[-1] < 2 for column in columns):  # a single problem has no spread

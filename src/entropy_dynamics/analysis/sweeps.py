@@ -82,8 +82,7 @@ def _matched(
 ) -> Interval:
     """The difference from the reference, interpolated between the two strengths whose entropies enclose its entropy.
 
-    Each seed is corrected along that line for the deviation of its entropies from the means, so the interval includes
-    their spread.
+    Each seed is corrected along that line for the deviation of its entropies from the means, whose spread thus counts.
     """
     (model,), reference = experiment.models, experiment.spec.reference
     entropies = rows["entropy"].to_numpy()  # ascending

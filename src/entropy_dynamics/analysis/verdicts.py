@@ -68,7 +68,6 @@ class Finding:
 
     @property
     def seeds(self) -> int | None:
-        """Number of usable seeds."""
         return None if self.usable is None else len(self.usable)
 
     def read(self, results: Results, path: Path, reader: Callable[[], T]) -> T | None:
@@ -89,8 +88,7 @@ class Finding:
     def decide(self, low: float, high: float, smallest: float | None = None) -> Self:
         """Set the verdict for the claimed range, and its reason.
 
-        An inconclusive verdict states how many seeds detect `smallest`, the smallest effect of interest, with 90 %
-        power.
+        An inconclusive verdict states how many seeds detect `smallest`, the smallest effect of interest (90 % power).
         """
         self.claimed = (low, high)
         ends, obstacles = self.interval, list(self.obstacles)

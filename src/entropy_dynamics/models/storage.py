@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 def load_policy(directory: Path | str) -> tuple["PreTrainedModel", "PreTrainedTokenizerBase"]:
     """Load the model in `directory`, in evaluation mode and fp32, and its tokenizer.
 
-    Only safetensors are read, and no code published with a model is run. Raises UserError without a model, or for a
-    damaged one.
+    Only safetensors are read, and no code published with it is run. Raises UserError for a missing or damaged model.
     """
     return load_model(directory), load_tokenizer(directory)
 

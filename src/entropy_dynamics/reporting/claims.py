@@ -39,8 +39,7 @@ def write_claims(results: Results) -> list[Path]:
     - `seeds_needed` of an inconclusive claim is the number of seeds that detect the smallest effect of interest
       (MAX_SEEDS + 1: more than MAX_SEEDS), or null if unknown.
 
-    Missing and diverged runs make a claim inconclusive. Raises UserError if claims.yaml or paper_values.yaml is
-    invalid.
+    Missing and diverged runs make a claim inconclusive. Raises UserError for invalid claims.yaml or paper_values.yaml.
     """
     file = read_claims(results.folder)
     tests, paper = file.tests, file.paper

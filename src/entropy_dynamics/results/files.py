@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 def written_whole(path: Path | str) -> Iterator[Path]:
     """Yield a temporary path for a file or directory, which replaces `path` on success.
 
-    On any exception, including Ctrl-C, the temporary is removed and `path` is unchanged. Temporaries left by killed
-    processes are removed too.
+    On any exception, including Ctrl-C, it is removed and `path` stays. Those of killed processes are removed too.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,6 @@
 """Sample responses of a training step with the statistics of every token: `samples/<run>/step<n>.parquet`.
 
-One row per response, with its tokens in lists. `entropy-dynamics lens` reads these files; report.html shows them in
-color.
+One row per response, with its tokens in lists. `entropy-dynamics lens` reads these files; report.html shows them.
 """
 
 from collections.abc import Callable
@@ -40,8 +39,7 @@ def write_token_samples(
     Args:
         groups: [batch]; rollouts of one prompt share a number, and are adjacent.
         mask, token_ids, advantages, weights: [batch, token]; the mask is true on response tokens.
-        stats: TokenStats, or any object with its attributes `STATISTICS`, [batch, token], nats. A statistic with NaN is
-            unknown and gets no column.
+        stats: has the attributes `STATISTICS`, as TokenStats, [batch, token], nats. One with NaN gets no column.
         text: maps a token id to its text.
         response: maps a row of the batch to further columns, such as problem_id, prompt and correct.
     """

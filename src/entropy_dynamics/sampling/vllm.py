@@ -79,8 +79,7 @@ class VLLMSampler(Sampler):
     ):
         """Start an engine.
 
-        Raises UserError if vLLM is not installed, if there is no such model, or if vLLM cannot serve it here (the
-        message names the key to change).
+        Raises UserError if vLLM is not installed, there is no such model, or a key, which it names, has to be changed.
 
         Args:
             directory: a model saved by transformers, with safetensors. Its tokenizer and its generation defaults

@@ -34,8 +34,7 @@ def evaluate(
 
     Each file has its provenance next to it. An interrupted call resumes after the last finished shard. By default, all
     evaluation sets of the config are sampled, at its temperature. With `temperatures`, the files of each are in a
-    separate folder. `sampler` is an engine that already holds the policy, such as the training run's; by default one is
-    opened.
+    separate folder. `sampler` is an engine that already holds the policy, as the training run's (default: a new one).
 
     Raises UserError if the config has no number of samples for a data set, or if a file is missing.
     """

@@ -38,8 +38,7 @@ class Checkpoints:
 
     Args:
         made_from: config and hashes of the inputs. Checkpoints made from anything else are never resumed or deleted.
-        made_by: method, code and packages. A checkpoint made by a longer run or by other code is resumed, and its maker
-            is recorded in `earlier`.
+        made_by: method, code and packages. One by a longer run or other code is resumed, its maker is in `earlier`.
         kept: number of most recent checkpoints to keep.
     """
 

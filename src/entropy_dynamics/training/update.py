@@ -119,8 +119,7 @@ class PolicyUpdate:
     ) -> Decision:
         """Weights, coefficients and divisors of the update on `rows`; `scored` is None in a fused update.
 
-        Those of `earlier`, the decision for the batch's previous update, are reused unless the method decides before
-        each update (`Method.per_update`).
+        Those of `earlier`, the decision for the previous update, are reused unless the method decides `per_update`.
         """
         if scored is None:
             weights, coefficients = batch.mask.float(), None
