@@ -123,7 +123,8 @@ def test_what_is_written_is_read_as_it_was(configs):
     ("text", "value"),
     [
         *[("1e-3", 1e-3), ("5e-6", 5e-6), ("-3", -3), ("", None), ("null", None), ("true", True), ("[0, 1]", [0, 1])],
-        *[("a: b", {"a": "b"}), ("a=b", "a=b"), ("2026-01-01", "2026-01-01"), ("${x}", "${x}")],
+        *[("010", 8), ("1:30", 90), ("yes", True), ("a: b", {"a": "b"}), ("a=b", "a=b"), ("${x}", "${x}")],
+        ("2026-01-01", "2026-01-01"),
     ],
 )
 def test_values_of_settings(text, value):

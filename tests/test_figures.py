@@ -52,6 +52,15 @@ def small(tmp_path) -> Path:
     return folder
 
 
+def test_panels_of_a_row_share_the_axis_of_one_quantity(results):
+    for name, shared in (("figure2", True), ("figure3", False)):
+        figure, _ = draw_curves(
+            EXPERIMENTS[name], Results(results, SCALE, SEEDS, ROOT / "configs", ROOT / "experiments")
+        )
+        left, right = (axes.get_ylim() for axes in figure.axes[:2])
+        assert (left == right) is shared, name
+
+
 @pytest.mark.parametrize(
     ("facts", "shown"),
     [

@@ -49,16 +49,20 @@ def test_the_second_task_is_that_of_the_protocol():
     assert words.cold_start.solutions.generators == words.data.train.generators
     for said in (
         f"`{generator}`, words of three and four letters",
-        f"{sets['train'].size} for training, {sets['words'].size} for evaluation, {sets['validation'].size} for validation",
+        f"{sets['train'].size} for training, {sets['words'].size} for evaluation",
+        f"{sets['validation'].size} for validation (`configs",
         f"three and four letters after {words.cold_start.steps} batches",
-        f"it is {100 * words.gate.mixed_groups[0]:g} % for this task",
-        f"Arms: GRPO; Clip_B at mu {words.method.params.mu:g}; a random mask of its size.",
+        f"The bound on mixed groups is {100 * words.gate.mixed_groups[0]:g} % for this task",
+        f"Arms: GRPO; Clip_B at mu {words.method.params.mu:g}; a random mask of Clip_B's size.",
+        f"Evaluation is at T = {words.evaluation.temperature:g} and {words.evaluation.temperatures[0]:g} only.",
         f"Three seeds, 0 to {words.seeds.tables - 1},",
     ):
         assert said in PROTOCOL, said
     assert options == {"min_word_len": 3, "max_word_len": 4}
     assert load_config("smollm2-words", MODEL, "random_mask").method.params.mu == words.method.params.mu
     assert words.training == first.training
+    table = load_experiment("table1", "smollm2-words", dict(words.seeds), ROOT / "experiments" / "smollm2-words")
+    assert {run.method for run in table.runs} == {"base", "grpo", "clip_b", "random_mask"}
     assert words.evaluation.samples["words"] == first.evaluation.samples["countdown3"]
 
 

@@ -265,7 +265,11 @@ def read_yaml(path: Path) -> Any:
     except FileNotFoundError:
         raise UserError(f"no file {path}: run this from the root of the repository") from None
     except Exception as error:  # PyYAML's and OmegaConf's; of a single number, an assertion without a text
-        raise UserError(f"{path}: not valid YAML: {' '.join(str(error).split()) or 'a single value'}") from None
+        raise UserError(f"{path}: not valid YAML: {_reason(error) or 'a single value'}") from None
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).partition("full_key:")[0].split())  # the rest is about OmegaConf's objects
 
 
 @cache  # a command may load dozens of configs, most from the same files
@@ -309,7 +313,7 @@ def _entry(entry: str) -> Layer:
     try:
         return dict(OmegaConf.to_container(OmegaConf.from_dotlist([entry])))  # type: ignore[arg-type]
     except Exception as error:  # PyYAML's and OmegaConf's
-        raise UserError(f"--set {entry}: {' '.join(str(error).split())}") from None
+        raise UserError(f"--set {entry}: {_reason(error)}") from None
 
 
 def _merge(below: Layer, layer: Layer) -> Layer:

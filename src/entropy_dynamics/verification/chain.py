@@ -62,8 +62,10 @@ class Chain:
         files = [f"{name}.parquet" for name in sets]
         self._outputs(path, report, files)
         self._unrecorded(path.parent, {*files, path.name})
-        # The files of a folder may be elsewhere on this machine.
-        self._same_config(path, config, "problems", **{"data.folder": config.get("data.folder")})
+        folder = config.get("data.folder")  # may be elsewhere on this machine
+        self._same_config(path, config, "problems", **{"data.folder": folder})
+        if folder not in (None, self.config.data.folder):
+            self.findings.add("not checked", path, f"files in {folder} replaced the sets that it names")
         for name, entry in sets.items():
             self.findings.guarded(lambda file, entry=entry: self._problems(file, entry), self.layout.problems(name))
 

@@ -32,9 +32,8 @@ class Verification:
         try:
             check(path)
         except Exception as error:
-            of_user = isinstance(error, UserError)
-            text = str(error) if of_user else f"{type(error).__name__}: {error}"
-            kind = "different config" if of_user and str(self.root) not in text else "modified"
+            text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+            kind = "different config" if text.startswith(("config", "experiments/")) else "modified"
             self.add(kind, path, f"cannot be checked: {text[:200]}")
 
     def short(self, path: Path) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from entropy_dynamics.config.schema.data import DataConfig, EvaluationConfig, GateConfig, PassRateConfig
+from entropy_dynamics.config.schema.data import DataConfig, EvaluationConfig, GateConfig, PassRateConfig, without_null
 from entropy_dynamics.config.schema.hardware import HardwareConfig, PlanConfig
 from entropy_dynamics.config.schema.model import ModelConfig, ToyModelConfig, WarmStartConfig
 from entropy_dynamics.config.schema.training import MethodConfig, SamplingConfig, TrainingConfig, method_sections
@@ -15,10 +15,6 @@ from entropy_dynamics.engines import ENGINES, Engine
 from entropy_dynamics.sections import PER_MACHINE, NonNegativeInt, OneOf, PositiveInt, Section
 
 FIRST_PILOT_SEED = 100
-
-
-def _without_none(toys: Any) -> Any:
-    return {name: toy for name, toy in toys.items() if toy is not None} if isinstance(toys, dict) else toys
 
 
 class SeedsConfig(Section):
@@ -56,7 +52,7 @@ class Config(Section):
     """The folder of tables, figures and claims."""
     data: DataConfig
     models: list[Annotated[str, Field(pattern=r"^[\w.-]+$")]]
-    toy_models: Annotated[dict[str, ToyModelConfig], BeforeValidator(_without_none)]
+    toy_models: Annotated[dict[str, ToyModelConfig], BeforeValidator(without_null)]
     """Models that are built and warm-started instead of the pretrained model of that name; null: not this one."""
     cold_start: WarmStartConfig | None = None
     """Supervised fine-tuning of pretrained models before RL; null: none."""

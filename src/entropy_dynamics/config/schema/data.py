@@ -23,8 +23,9 @@ def _set_name(name: str) -> str:
     return name
 
 
-def _without_null(sets: Any) -> Any:
-    return {name: source for name, source in sets.items() if source is not None} if isinstance(sets, dict) else sets
+def without_null(section: Any) -> Any:
+    """A mapping without the keys that an extending config drops with null."""
+    return {key: value for key, value in section.items() if value is not None} if isinstance(section, dict) else section
 
 
 SetName = Annotated[str, AfterValidator(_set_name)]
@@ -36,7 +37,7 @@ class DataConfig(Section):
     """A file <set>.jsonl or <set>.parquet in this folder replaces the source of that set."""
     train: Annotated[SetSource, OneOf("source", set_sources)]
     evaluation: Annotated[
-        dict[SetName, Annotated[SetSource, OneOf("source", set_sources)]], BeforeValidator(_without_null)
+        dict[SetName, Annotated[SetSource, OneOf("source", set_sources)]], BeforeValidator(without_null)
     ]
     """null leaves out a set of the scale that this one extends."""
     near_duplicates: Annotated[float, Field(gt=0, le=1)] | None = 0.5
