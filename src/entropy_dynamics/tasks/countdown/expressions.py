@@ -1,9 +1,8 @@
-"""Exact evaluation of arithmetic expressions written by models; Python parses their text and never executes it."""
+"""Parser and exact evaluator of arithmetic expressions written by models; their text is never executed."""
 
-import ast
 import operator
 import re
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -12,7 +11,8 @@ from entropy_dynamics.tasks.boxed import MAX_LENGTH
 
 _WRITTEN = {r"\times": "*", r"\cdot": "*", "×": "*", r"\div": "/", "÷": "/", "−": "-", r"\left": " ", r"\right": " "}
 _CHARACTERS = re.compile(r"[0-9+\-*/()\s]*")
-_OPERATIONS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: Fraction}  # exact
+_OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": Fraction}  # exact, and fast for integers
+_PRECEDENCE = ("+-", "*/")
 
 
 @dataclass(frozen=True)
@@ -37,17 +37,28 @@ def parse_expression(text: str) -> Expression | None:
     if not _CHARACTERS.fullmatch(text):
         return None
     tokens = [token.lstrip("0") or "0" for token in re.findall(r"[0-9]+|\S", text)]
-    try:  # separated by blanks, so that no two tokens become one, such as **
-        value = _evaluate(ast.parse(" ".join(tokens), mode="eval").body)
-    except (SyntaxError, ValueError, ZeroDivisionError):
+    rest = deque(tokens)
+    try:
+        value = _evaluate(rest)
+    except (ValueError, IndexError, ZeroDivisionError):  # unexpected token, unexpected end, division by zero
+        return None
+    if rest:
         return None
     return Expression("".join(tokens), value, Counter(int(token) for token in tokens if token.isdigit()))
 
 
-def _evaluate(node: ast.expr) -> Fraction | int:
-    match node:
-        case ast.Constant(number):
-            return number
-        case ast.BinOp(left, operation, right):
-            return _OPERATIONS[type(operation)](_evaluate(left), _evaluate(right))
-    raise ValueError("neither a number nor an operation")
+def _evaluate(tokens: deque[str], level: int = 0) -> Fraction | int:
+    """Consume and evaluate the longest leading expression of `tokens` with operators of at least this precedence."""
+    if level < len(_PRECEDENCE):
+        value = _evaluate(tokens, level + 1)
+        while tokens and tokens[0] in _PRECEDENCE[level]:
+            operation = _OPERATIONS[tokens.popleft()]
+            value = operation(value, _evaluate(tokens, level + 1))
+        return value
+    token = tokens.popleft()
+    if token != "(":
+        return int(token)
+    value = _evaluate(tokens)
+    if tokens.popleft() != ")":
+        raise ValueError("an open parenthesis")
+    return value
