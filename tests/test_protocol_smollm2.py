@@ -66,6 +66,19 @@ def test_the_second_task_is_that_of_the_protocol():
     assert words.evaluation.samples["words"] == first.evaluation.samples["countdown3"]
 
 
+def test_published_runs_of_the_second_task_are_those_of_the_protocol():
+    words = load_config("smollm2-words", MODEL, "clip_b")
+    metrics = pd.read_parquet(PUBLISHED.with_name("smollm2-words") / "metrics.parquet")
+    rows = metrics[~metrics["method"].str.startswith("grpo@training.steps=")].groupby("method")
+    assert {method: set(of["seed"]) for method, of in rows} == {
+        method: set(range(words.seeds.tables)) for method in ("grpo", "clip_b", "random_mask")
+    }
+    assert {method: len(of) for method, of in rows} == dict.fromkeys(rows.groups, words.seeds.tables * words.training.steps)
+    dropped = rows["clip_fraction"].mean()
+    assert dropped["grpo"] == 0
+    assert 0.01 < dropped["random_mask"] <= dropped["clip_b"] < 0.02
+
+
 def test_published_runs_are_those_of_the_protocol():
     metrics, counts = (pd.read_parquet(PUBLISHED / f"{name}.parquet") for name in ("metrics", "counts"))
     seeds = dict(config().seeds)

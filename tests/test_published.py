@@ -217,6 +217,7 @@ NOT_PUBLISHED = ("unique_", "majority_")  # claims about answers, which counts d
         ("controls-both", "laptop", ["controls", "controls-second"], "controls", 20),
         ("newer", "laptop", ["newer"], "field", 10),
         ("smollm2", "smollm2", ["smollm2"], "claims", 10),
+        ("smollm2-words", "smollm2-words", ["smollm2-words"], "claims", 5),
     ],
 )
 def test_all_verdicts_follow_from_what_is_published(folder, scale, runs, judged, number, tmp_path, monkeypatch, capsys):

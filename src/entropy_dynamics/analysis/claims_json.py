@@ -8,8 +8,8 @@ from entropy_dynamics.results.files import read_json
 
 # The keys that files of older versions lack.
 DEFAULTS: dict[str, Any] = {"label": "", "topic": "", "unit": "", "ours": False, "scale": None, "range": None}
-DEFAULTS |= {"detectable": None, "paper": None, "by_seed": {}}
-JUDGED = ("verdict", "effect", "low", "high", "seeds", "reason", "statement", "place", "claimed")
+DEFAULTS |= {"detectable": None, "paper": None, "by_seed": {}, "reason": "", "statement": "", "place": ""}
+JUDGED = ("verdict", "effect", "low", "high", "seeds")
 REMEDY = "make it again with: entropy-dynamics claims"
 
 
