@@ -1,6 +1,7 @@
 """Unbiased Pass@k of sampled answers for all k, and the paired difference between two files."""
 
 import re
+import sys
 from collections.abc import Sequence
 from itertools import takewhile
 from pathlib import Path
@@ -26,7 +27,7 @@ NUMBERS = re.compile("(seed|run|trial|epoch|iter|iteration)([ _]?(id|number))?",
 KIND = re.compile("filter|task|dataset|data_source|benchmark|file", re.IGNORECASE)  # of grading, or of problems
 PARTS = 8  # maximum number of columns that a file is split into
 SESSION = r"(.+)_(\d+)_(\d+)"  # uid of verl's V1 trainer: prompt, session, output
-LARGEST = np.finfo(float).max
+LARGEST = sys.float_info.max
 DETECTED = norm.isf(0.025) + norm.isf(0.1)  # size of a difference that is detected with 90 % power, in standard errors
 
 

@@ -64,8 +64,8 @@ class Chain:
         self._unrecorded(path.parent, {*files, path.name})
         folder = config.get("data.folder")  # may be elsewhere on this machine
         self._same_config(path, config, "problems", **{"data.folder": folder})
-        if folder not in (None, self.config.data.folder):
-            self.findings.add("not checked", path, f"files in {folder} replaced the sets that it names")
+        if folder != self.config.data.folder and any(entry["source"] == "file" for entry in sets.values()):
+            self.findings.add("not checked", path, f"sets came from files in {folder}, which the config does not name")
         for name, entry in sets.items():
             self.findings.guarded(lambda file, entry=entry: self._problems(file, entry), self.layout.problems(name))
 

@@ -8,6 +8,7 @@ from entropy_dynamics.errors import UserError
 
 ERRORS = ("modified", "stale", "different config", "missing")
 KINDS = (*ERRORS, "not checked")  # the last is a note, not an error
+OF_CONFIGS = ("config", "experiments/", "--set ", "unknown method", "unknown model", "unknown scale")  # error messages
 SHOWN = 3  # maximum number of facts shown per finding
 
 
@@ -33,7 +34,7 @@ class Verification:
             check(path)
         except Exception as error:
             text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-            kind = "different config" if text.startswith(("config", "experiments/")) else "modified"
+            kind = "different config" if text.startswith(OF_CONFIGS) else "modified"
             self.add(kind, path, f"cannot be checked: {text[:200]}")
 
     def short(self, path: Path) -> str:
