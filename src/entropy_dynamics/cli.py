@@ -218,8 +218,7 @@ def _parser() -> argparse.ArgumentParser:
     lens.usage = "%(prog)s [-h] FILE [--methods METHOD ...] [--temperature TEMPERATURE] [--figure FILE]"
     lens.add_argument("--methods", nargs="+", metavar="METHOD", help="after FILE: name or name@parameter=value,...")
     lens.add_argument("--temperature", type=_positive, default=1.0, help="divisor of the logits (default: 1)")
-    drawn = _ending(".png", ".svg", ".pdf")
-    lens.add_argument("--figure", type=drawn, metavar="FILE", help="also draw it: .png, .svg or .pdf")
+    lens.add_argument("--figure", type=_ending(".png", ".svg", ".pdf"), metavar="FILE", help="draw it: png, svg, pdf")
     entropy = command("entropy-watch", "When and why the entropy of a run fell or rose.")
     entropy.add_argument("files", type=Path, metavar="RUN")
     entropy.add_argument("--entropy", metavar="COLUMN", help="name of the entropy metric")

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from entropy_dynamics.analysis.specs import Columns, Metric, Names, SeedGroup
+from entropy_dynamics.analysis.specs import Metric, Names, SeedGroup
 from entropy_dynamics.sections import OneOf, PositiveInt, Section
 
 Methods = Annotated[dict[str, SeedGroup], Field(min_length=1)]
@@ -94,7 +94,7 @@ class CurveClaim(ClaimSpec):
 
     model: str
     statistic: Statistic
-    columns: Columns
+    columns: Names
     window: Literal["all", "second_half", "last_tenth"] = "all"
     """The steps that count."""
     target: float | None = None

@@ -26,8 +26,6 @@ def _distinct(names: list[str]) -> list[str]:
 
 
 Names = Annotated[list[str], Field(min_length=1), AfterValidator(_distinct)]
-Columns = Names
-"""Columns of metrics.parquet, or of `analysis.columns.DERIVED`."""
 Percent = Annotated[float, Field(ge=0, le=100)]
 SeedGroup = Literal["tables", "extras", "pilot"]
 """A key of the scale's `seeds`."""
@@ -66,9 +64,9 @@ class Sweep(Section):
 
 
 class Panel(Section):
-    """A panel of a figure, with a line per method and column."""
+    """A panel of a figure, with a line per method and column of metrics.parquet, or of `analysis.columns.DERIVED`."""
 
-    columns: Columns
+    columns: Names
     x: str = "step"
     """The column on the x axis. Any column other than step gives trajectories over training: the means over seeds of
     both columns at each step where both are finite, without a band, starting with a marker at the first step."""
@@ -210,7 +208,7 @@ class LinksSpec(OneModelSpec):
     """Correlation of columns over the steps of a method: each with the next, and the first with the last."""
 
     runs: OneGroup
-    columns: Annotated[Columns, Field(min_length=2)]
+    columns: Annotated[Names, Field(min_length=2)]
 
 
 class LensSpec(OneModelSpec, LabelledSpec):

@@ -1,4 +1,4 @@
-"""Loads configs: merges the files and the command line, and validates the result by `schema`.
+"""Loads configs, YAML read by OmegaConf: merges the files and the command line, and validates the result by `schema`.
 
     base.yaml <- scale/<scale>.yaml <- model/<model>.yaml <- method/<method>.yaml <- machine.yaml <- --set key=value
 
@@ -8,8 +8,6 @@ entries; those whose `for` matches the run are merged over the rest of the file.
 scales that extend it, except in machine.yaml, which would override what they set themselves; `toy` is a scale, too, and
 matches only if the model that runs is a toy model. A method may have parameters: `clip_b@mu=1.2,apply_to=both` is
 method/clip_b.yaml with these values, and `grpo@training.updates_per_batch=4` sets a key of another section.
-
-Files and values are YAML as OmegaConf reads it.
 """
 
 import re
@@ -306,12 +304,12 @@ def _layer(path: Path, chosen: Choice, configs: Path) -> Layer:
     return layer
 
 
-def _entry(entry: str) -> Layer:
-    """A `key=value` of --set as a layer."""
+def _entry(entry: str) -> Any:
+    """A `key=value` of --set as a `Layer`."""
     if not re.fullmatch(r"(?s)[\w-]+(\.[\w-]+|\[[\w.-]+\])*=.*", entry):  # toy_models[qwen2.5-7b-instruct].seed=3
         raise UserError(f"--set {entry!r} is not of the form key=value")
     try:
-        return dict(OmegaConf.to_container(OmegaConf.from_dotlist([entry])))  # type: ignore[arg-type]
+        return OmegaConf.to_container(OmegaConf.from_dotlist([entry]))
     except Exception as error:  # PyYAML's and OmegaConf's
         raise UserError(f"--set {entry}: {_reason(error)}") from None
 

@@ -27,7 +27,6 @@ NUMBERS = re.compile("(seed|run|trial|epoch|iter|iteration)([ _]?(id|number))?",
 KIND = re.compile("filter|task|dataset|data_source|benchmark|file", re.IGNORECASE)  # of grading, or of problems
 PARTS = 8  # maximum number of columns that a file is split into
 SESSION = r"(.+)_(\d+)_(\d+)"  # uid of verl's V1 trainer: prompt, session, output
-LARGEST = sys.float_info.max
 DETECTED = norm.isf(0.025) + norm.isf(0.1)  # size of a difference that is detected with 90 % power, in standard errors
 
 
@@ -135,7 +134,7 @@ def _counts(
     grades = values.dropna().infer_objects()
     if grades.empty:
         raise UserError(f"{file}: no sample has a value of {values.name}")
-    if wrong := [of for of in grades.tolist() if not (isinstance(of, int | float) and abs(of) <= LARGEST)]:
+    if wrong := [of for of in grades.tolist() if not (isinstance(of, int | float) and abs(of) <= sys.float_info.max)]:
         raise UserError(f"{file}: {values.name} is {wrong[0]!r}; it should be true, false or a finite number")
     known = np.unique(grades := grades.astype(float))
     if threshold is None and not set(known) <= {-1, 0, 1}:

@@ -164,8 +164,7 @@ def _read(file: Path, read: Callable[[Path], pd.DataFrame], names: tuple[str, ..
 def _by_step(frame: pd.DataFrame) -> pd.DataFrame:
     step = next((name for name in STEPS if name in frame), None)
     if step is None and len(frame):
-        columns = ", ".join(map(str, frame.columns))
-        raise ValueError(f"it logs no step ({', '.join(STEPS)}), but {columns:.60}")
+        raise ValueError(f"it logs no step ({', '.join(STEPS)}), but {', '.join(map(str, frame.columns)):.60}")
     if step is None or (frame := frame.dropna(subset=step)).empty:
         return pd.DataFrame()
     _check_one_run(frame, step)

@@ -105,10 +105,7 @@ class Layout:
         return self.root / "figures" / f"{name}.{suffix}"
 
     def judged(self, name: str, suffix: str) -> Path:
-        """Verdicts: on the paper's claims, whose `name` is claims, or those of experiments/<name>.
-
-        `suffix` is json or md, and png, svg or pdf of the paper's.
-        """
+        """Verdicts: `name` is claims, for the paper's, or a folder of experiments/."""
         return self.root / f"{name}.{suffix}"
 
     @property

@@ -13,7 +13,7 @@ from entropy_dynamics.results.files import read_json, read_parquet, sha256
 from entropy_dynamics.results.layout import CONFIG, FACTS, METRICS, PROVENANCE, Layout, record_of
 from entropy_dynamics.tasks import Problem, find_task
 from entropy_dynamics.tasks.files import ids_sha256, load_problems
-from entropy_dynamics.verification.findings import Verification
+from entropy_dynamics.verification.findings import Verification, of_configs
 
 OF_A_RUN = (METRICS, CONFIG, f"policy/{FACTS}")
 
@@ -27,7 +27,7 @@ class Chain:
         self.layout, self.config, self.findings = layout, config, findings
         self.sha256 = cache(lambda path: sha256(path) if path.is_file() else None)
         self.settings = cache(
-            lambda stage, *run: settings_of(stage, load_config(config.scale, *run, overrides=overrides))
+            lambda stage, *run: settings_of(stage, of_configs(load_config, config.scale, *run, overrides=overrides))
         )
         self.problems = cache(lambda name: {problem.id: problem for problem in load_problems(layout.problems(name))})
 
@@ -130,7 +130,8 @@ class Chain:
                 self.findings.add("modified", metrics, fact)
 
     def _logit_steps(self, file: Path) -> None:
-        ((model, seed),) = load_experiment(THEORY, self.config.scale, dict(self.config.seeds)).untrained.items()
+        experiment = of_configs(load_experiment, THEORY, self.config.scale, dict(self.config.seeds))
+        ((model, seed),) = experiment.untrained.items()
         record = self._record(file, [self.layout.problems(TRAIN)], "theory", model)
         untrained = self.layout.facts(model, BASE, seed)
         if record and untrained not in self._inputs(record):

@@ -21,7 +21,7 @@ from entropy_dynamics.reporting.claims import write_claims, write_field
 from entropy_dynamics.reporting.templates import markdown
 from entropy_dynamics.results.files import read_parquet
 from entropy_dynamics.results.layout import Layout
-from entropy_dynamics.verification.findings import Verification
+from entropy_dynamics.verification.findings import Verification, of_configs
 
 INPUTS = ("data", "models", "pass_rates", "runs", "evaluations", "theory")  # folders from which everything is drawn
 PICTURES = (".png", ".svg", ".pdf")  # their bytes depend on fonts and on the version of matplotlib
@@ -60,7 +60,7 @@ class Drawings:
             self.findings.add("not checked", min(unsure), f"{fact} ({len(unsure)} files)")
 
     def _experiment(self, file: Path) -> None:
-        experiment = self.results.experiment(file.stem)
+        experiment = of_configs(self.results.experiment, file.stem)
         inputs = experiment.input_files(self.root)
         missing = [path for path in inputs if not path.is_file()]
         for path in missing:
@@ -72,7 +72,7 @@ class Drawings:
 
     def _claims(self, file: Path) -> None:
         folder = None if file.stem == "claims" else file.stem
-        inputs = input_files(self.root, load_claims(self.results.scale, self.results.seeds, folder=folder))
+        inputs = input_files(self.root, of_configs(load_claims, self.results.scale, self.results.seeds, folder=folder))
         self._compare(file, lambda: write_field(self.redrawn, folder) if folder else write_claims(self.redrawn), inputs)
 
     def _compare(self, file: Path, draw: Callable[[], list[Path]], inputs: list[Path]) -> None:

@@ -3,13 +3,25 @@
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from entropy_dynamics.errors import UserError
 
 ERRORS = ("modified", "stale", "different config", "missing")
 KINDS = (*ERRORS, "not checked")  # the last is a note, not an error
-OF_CONFIGS = ("config", "experiments/", "--set ", "unknown method", "unknown model", "unknown scale")  # error messages
 SHOWN = 3  # maximum number of facts shown per finding
+
+
+class ConfigMistake(UserError):
+    """A mistake in configs/ or experiments/, not in the results."""
+
+
+def of_configs(load: Callable[..., Any], *arguments: Any, **more: Any) -> Any:
+    """The result of `load`, which reads configs/ or experiments/. Raises ConfigMistake for its UserError."""
+    try:
+        return load(*arguments, **more)
+    except UserError as error:
+        raise ConfigMistake(str(error)) from error
 
 
 class Verification:
@@ -34,7 +46,7 @@ class Verification:
             check(path)
         except Exception as error:
             text = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-            kind = "different config" if text.startswith(OF_CONFIGS) else "modified"
+            kind = "different config" if isinstance(error, ConfigMistake) else "modified"
             self.add(kind, path, f"cannot be checked: {text[:200]}")
 
     def short(self, path: Path) -> str:
