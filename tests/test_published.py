@@ -213,6 +213,8 @@ NOT_PUBLISHED = ("unique_", "majority_")  # claims about answers, which counts d
     [
         ("both", "laptop", ["first", "second"], "claims", 70),
         ("desk-both", "desk", ["desk", "desk-second"], "claims", 70),
+        ("both", "laptop", ["first", "second"], "controls", 70),
+        ("desk", "desk", ["desk"], "controls", 70),
         ("controls", "laptop", ["controls"], "controls", 40),
         ("controls-both", "laptop", ["controls", "controls-second"], "controls", 20),
         ("newer", "laptop", ["newer"], "field", 10),

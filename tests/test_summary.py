@@ -25,7 +25,7 @@ def root(tmp_path):
         entry("pass_gain_clip_v", "inconclusive", 2.5),
         entry("matched_pass_clip_b_qwen3", "inconclusive"),
         entry("matched_pass_clip_v_qwen3", "inconclusive") | {"reason": "runs/a/metrics.parquet is missing"},
-        *(entry(f"false{i}", "does not hold") for i in range(60)),
+        *(entry(f"false{i}", "does not hold", -1.0) for i in range(60)),
         entry("the papers", "holds") | {"subject": "paper"},
     ]
     (folder := tmp_path / "laptop").mkdir()
@@ -37,7 +37,7 @@ def test_counts_gains_and_what_does_not_hold(root, capsys):
     lines = run(capsys, "summary", root).splitlines()
     assert len(lines) <= 18
     assert max(map(len, lines[1:])) <= 100
-    assert lines[0] == f"{root}: Of 65 claims, 1 holds, 61 do not hold, 3 are inconclusive"
+    assert lines[0] == f"{root}: Of 65 claims, 1 holds, 61 do not hold, 3 are inconclusive (2 of them without a value)"
     by_quantity = {line[:24].strip(): line[24:] for line in lines[3:8]}
     assert by_quantity["Avg@K (points)"].split("  ")[0] == "-2.1 [-3.2, -1.0]"
     assert by_quantity["Pass@K (points)"].split() == ["+11.5", "[7.0,", "15.5]", "+2.5"]

@@ -39,17 +39,17 @@ def summary(root: Path) -> list[str]:
     false = "; ".join(entry["label"] for entry in entries.values() if entry["verdict"] == "does not hold")
     lines += ["", *unknown]
     lines += textwrap.wrap(f"Does not hold: {false or 'none'}", LINE, max_lines=LINES, placeholder=" ...")
-    page = Layout(root).report
-    there = page if page.is_file() else "entropy-dynamics report writes it"
+    there = page if (page := Layout(root).report).is_file() else "entropy-dynamics report writes it"
     return [line.rstrip() for line in [*lines, f"Everything on one page: {there}"]]
 
 
 def summary_line(entries: Collection[dict[str, Any]]) -> str:
-    """'Of 40 claims, 26 hold, 1 does not hold, 13 are inconclusive'."""
+    """'Of 40 claims, 26 hold, 1 does not hold, 13 are inconclusive (2 of them without a value)'."""
     hold, do_not, open_ = verdict_counts(entries)
+    unknown = sum(entry["effect"] is None for entry in entries)
     return (
         f"Of {len(entries)} claims, {hold} hold{'s' * (hold == 1)}, {do_not} do{'es' * (do_not == 1)} not hold, "
-        f"{open_} {'is' if open_ == 1 else 'are'} inconclusive"
+        f"{open_} {'is' if open_ == 1 else 'are'} inconclusive{f' ({unknown} of them without a value)' * (unknown > 0)}"
     )
 
 
