@@ -216,6 +216,7 @@ NOT_PUBLISHED = ("unique_", "majority_")  # claims about answers, which counts d
         ("both", "laptop", ["first", "second"], "controls", 70),
         ("desk", "desk", ["desk"], "controls", 70),
         ("controls", "laptop", ["controls"], "controls", 40),
+        ("path-both", "laptop", ["controls", "path-second"], "controls", 10),
         ("controls-both", "laptop", ["controls", "controls-second"], "controls", 20),
         ("newer", "laptop", ["newer"], "field", 10),
         ("smollm2", "smollm2", ["smollm2"], "claims", 10),
