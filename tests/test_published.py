@@ -212,10 +212,10 @@ NOT_PUBLISHED = ("unique_", "majority_")  # claims about answers, which counts d
     ("folder", "scale", "runs", "judged", "number"),
     [
         ("both", "laptop", ["first", "second"], "claims", 70),
-        ("desk-both", "desk", ["desk", "desk-second"], "claims", 70),
-        ("both", "laptop", ["first", "second"], "controls", 70),
-        ("desk", "desk", ["desk"], "controls", 70),
-        ("controls", "laptop", ["controls"], "controls", 40),
+        ("desk-both", "desk", ["desk", "desk-second"], "claims", 60),
+        ("both", "laptop", ["first", "second"], "controls", 20),
+        ("desk", "desk", ["desk"], "controls", 20),
+        ("controls", "laptop", ["controls"], "controls", 30),
         ("path-both", "laptop", ["controls", "path-second"], "controls", 10),
         ("controls-both", "laptop", ["controls", "controls-second"], "controls", 20),
         ("newer", "laptop", ["newer"], "field", 10),
@@ -241,7 +241,7 @@ def test_all_verdicts_follow_from_what_is_published(folder, scale, runs, judged,
         for file in (tmp_path / f"results/{scale}/{judged}.json", reference / folder / f"{judged}.json")
     )
     assert restored.keys() >= published.keys()
-    assert len(published) > number
+    assert sum(entry["low"] is not None for entry in published.values()) > number
     for name, entry in published.items():
         assert restored[name]["verdict"] == entry["verdict"], name
         for part in ("effect", "low", "high"):

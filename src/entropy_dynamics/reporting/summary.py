@@ -36,20 +36,21 @@ def summary(root: Path) -> list[str]:
         lines.append(f"{quantity:<24}{''.join(f'{_effect(entry, decimals):<32}' for entry in found)}")
         reasons = dict.fromkeys(_reason(entry) for entry in found if entry is None or entry["effect"] is None)
         unknown += textwrap.wrap(f"{quantity}: {', '.join(reasons)}", LINE) if reasons else []
-    false = "; ".join(entry["label"] for entry in entries.values() if entry["verdict"] == "does not hold")
-    lines += ["", *unknown]
-    lines += textwrap.wrap(f"Does not hold: {false or 'none'}", LINE, max_lines=LINES, placeholder=" ...")
-    there = page if (page := Layout(root).report).is_file() else "entropy-dynamics report writes it"
+    false = "; ".join(entry["label"] for entry in entries.values() if entry["verdict"] == "does not hold") or "none"
+    lines += ["", *unknown, *textwrap.wrap(f"Does not hold: {false}", LINE, max_lines=LINES, placeholder=" ...")]
+    page = Layout(root).report
+    there = page if page.is_file() else "entropy-dynamics report writes it"
     return [line.rstrip() for line in [*lines, f"Everything on one page: {there}"]]
 
 
 def summary_line(entries: Collection[dict[str, Any]]) -> str:
     """'Of 40 claims, 26 hold, 1 does not hold, 13 are inconclusive (2 of them without a value)'."""
     hold, do_not, open_ = verdict_counts(entries)
-    unknown = sum(entry["effect"] is None for entry in entries)
+    without = sum(entry["effect"] is None for entry in entries if entry["verdict"] == "inconclusive")
+    of_these = f" ({without} of them without a value)" if without else ""
     return (
         f"Of {len(entries)} claims, {hold} hold{'s' * (hold == 1)}, {do_not} do{'es' * (do_not == 1)} not hold, "
-        f"{open_} {'is' if open_ == 1 else 'are'} inconclusive{f' ({unknown} of them without a value)' * (unknown > 0)}"
+        f"{open_} {'is' if open_ == 1 else 'are'} inconclusive{of_these}"
     )
 
 
@@ -91,5 +92,4 @@ def _reason(entry: Mapping[str, Any] | None) -> str:
         return "not a claim of this run"
     if "/" in entry["reason"]:
         return "the runs that it needs are not complete"
-    labels = {**METHODS, "grpo": "GRPO"}
-    return re.sub(r"\b(clip_b|clip_v|grpo)\b", lambda name: labels[name[0]], entry["reason"])
+    return re.sub(r"\b(clip_b|clip_v|grpo)\b", lambda name: (METHODS | {"grpo": "GRPO"})[name[0]], entry["reason"])
