@@ -217,6 +217,7 @@ NOT_PUBLISHED = ("unique_", "majority_")  # claims about answers, which counts d
         ("desk", "desk", ["desk"], "controls", 20),
         ("controls", "laptop", ["controls"], "controls", 30),
         ("path-both", "laptop", ["controls", "path-second"], "controls", 10),
+        ("xeon-amx", "laptop", ["xeon-amx"], "claims", 60),
         ("desk-placebos", "desk", ["desk-placebos"], "controls", 12),
         ("controls-both", "laptop", ["controls", "controls-second"], "controls", 20),
         ("newer", "laptop", ["newer"], "field", 10),
