@@ -46,6 +46,13 @@ def test_entropy_watch_says_when_entropy_rose(tmp_path, capsys):
     assert "Half of it was over by step 54;" in text
 
 
+def test_the_speed_is_per_step_not_per_logged_row(tmp_path, capsys):
+    entropy = np.r_[np.full(15, 2.0), np.linspace(2, 1, 11)[1:], np.full(15, 1.0)]
+    for every, speed in ((1, "-0.1 nats"), (10, "-0.01 nats")):
+        text = watch(capsys, tmp_path, entropy=entropy, step=every * np.arange(len(entropy)))
+        assert f"by {speed} per step" in text
+
+
 RISING = np.linspace(0.2, 2, STEPS)
 
 

@@ -24,12 +24,12 @@ EXPERIMENTS = ROOT / "experiments"
 
 
 def write(results: Path, experiments: Path = EXPERIMENTS) -> list[Path]:
-    return write_field(Results(results, SCALE, SEEDS, ROOT / "configs", experiments))
+    return write_field(Results(results, SCALE, SEEDS, ROOT / "configs", experiments), "field")
 
 
 def test_every_claim_names_runs_that_can_be_made():
     claims = load_claims(SCALE, SEEDS, EXPERIMENTS, ROOT / "configs", folder="field")
-    assert len(read_field(EXPERIMENTS)) >= 15
+    assert len(read_field(EXPERIMENTS, "field")) >= 15
     assert len(claims) >= 25
     for model, method in {(run.model, run.method) for claim in claims for run in claim.all_runs()}:
         load_config("laptop", model, method, configs=ROOT / "configs")
@@ -60,7 +60,7 @@ def test_a_contradiction_is_settled_and_what_did_not_run_is_open(results):
     text = page.read_text()
     assert summary_line(list(found.values())) in text
     assert [line.removeprefix("## ") for line in text.splitlines() if line.startswith("## ")] == [
-        *(paper.paper for paper in read_field(EXPERIMENTS).values()),
+        *(paper.paper for paper in read_field(EXPERIMENTS, "field").values()),
         "Tests",
     ]
     assert len([line for line in text.splitlines() if line.startswith("| **")]) == len(found)

@@ -2,13 +2,14 @@
 
 import json
 import zipfile
+from functools import partial
 from importlib import util
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from conftest import ROOT
 from entropy_dynamics.config import load_config
@@ -25,14 +26,17 @@ MODEL = "smollm2-135m-instruct"
 FILE = "tiny_model/tiny.gguf"
 PARTS = {"embed_tokens": "token_embd", "norm": "output_norm", "input_layernorm": "attn_norm"}
 PARTS |= {"post_attention_layernorm": "ffn_norm", "o_proj": "attn_output"}
+PARTS |= {f"{name}_norm": f"attn_{name}_norm" for name in "qk"}
 PARTS |= {f"{name}_proj": f"attn_{name}" for name in "qkv"} | {f"{n}_proj": f"ffn_{n}" for n in ("gate", "up", "down")}
+FAMILIES = {"qwen2": (Qwen2ForCausalLM, Qwen2Config), "qwen3": (Qwen3ForCausalLM, partial(Qwen3Config, head_dim=128))}
 
 
-def tiny_model() -> Qwen2ForCausalLM:
+def tiny_model(family: str = "qwen2") -> PreTrainedModel:
     torch.manual_seed(1)
-    model = Qwen2ForCausalLM(Qwen2Config(**SIZES)).eval()
+    of, config = FAMILIES[family]
+    model = of(config(**SIZES)).eval()
     for name, parameter in model.named_parameters():
-        if name.endswith("bias"):
+        if name.endswith("bias") or "_norm." in name:  # a new model has zeros and ones there
             torch.nn.init.normal_(parameter)
     return model
 
@@ -44,7 +48,7 @@ def gguf_name(name: str) -> str:
     return f"{block}{PARTS.get(part, 'output')}.{kind}"
 
 
-def write_gguf(path: Path) -> Path:
+def write_gguf(path: Path, family: str = "qwen2") -> Path:
     special = ["<|im_start|>", "<|im_end|>"]
     tokenizer = byte_level_tokenizer(special)
     vocabulary, state = tokenizer.get_vocab(), json.loads(tokenizer.backend_tokenizer.to_str())["model"]
@@ -52,7 +56,7 @@ def write_gguf(path: Path) -> Path:
     for token, number in vocabulary.items():
         tokens[number] = token
     path.parent.mkdir(parents=True, exist_ok=True)
-    writer = gguf.GGUFWriter(path, "qwen2")
+    writer = gguf.GGUFWriter(path, family)
     writer.add_context_length(512)
     writer.add_embedding_length(32)
     writer.add_block_count(2)
@@ -68,7 +72,7 @@ def write_gguf(path: Path) -> Path:
     writer.add_bos_token_id(vocabulary["<|im_start|>"])
     writer.add_eos_token_id(vocabulary["<|im_end|>"])
     writer.add_chat_template("{{ messages[-1]['content'] }}")
-    for name, parameter in tiny_model().named_parameters():
+    for name, parameter in tiny_model(family).named_parameters():
         writer.add_tensor(gguf_name(name), parameter.detach().numpy().astype(np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -121,12 +125,12 @@ def package(wheel: Path, weights: Path, **changed: str) -> list[str]:
     return [f"model.package.{key}='{value}'" for key, value in keys.items()]
 
 
-def same_as_tiny(folder: Path) -> bool:
+def same_as_tiny(folder: Path, family: str = "qwen2") -> bool:
     model, tokenizer = load_policy(folder)
     ids = torch.tensor([tokenizer.encode(TEXT, add_special_tokens=False)])
     assert tokenizer.decode(ids[0]) == TEXT
     with torch.no_grad():
-        return torch.allclose(model(ids).logits, tiny_model()(ids).logits, atol=1e-5)
+        return torch.allclose(model(ids).logits, tiny_model(family)(ids).logits, atol=1e-5)
 
 
 def test_a_package_gives_its_file_and_nothing_of_it_runs(index, file, tmp_path):
@@ -141,9 +145,12 @@ def test_a_package_gives_its_file_and_nothing_of_it_runs(index, file, tmp_path):
     assert (facts["label"], facts["pretrained"], facts["revision"]) == ("SmolLM2-135M-Instruct (Q4_1)", None, None)
 
 
-def test_a_directory_with_a_gguf_file_is_a_model(file, tmp_path):
-    prepare_pretrained(settings(f"model.path={file.parent}"), tmp_path / MODEL, [])
-    assert same_as_tiny(tmp_path / MODEL)
+@pytest.mark.parametrize(("family", "head_size"), [("qwen2", 16), ("qwen3", 128)])
+def test_a_directory_with_a_gguf_file_is_a_model(family, head_size, tmp_path):
+    file = write_gguf(tmp_path / "gguf" / "tiny.gguf", family)
+    shape = [f"model.shape.{key}={value}" for key, value in {"architecture": family, "head_size": head_size}.items()]
+    prepare_pretrained(settings(f"model.path={file.parent}", *shape), tmp_path / MODEL, [])
+    assert same_as_tiny(tmp_path / MODEL, family)
 
 
 def test_the_memory_of_a_gguf_model_needs_its_shape(file):

@@ -7,11 +7,15 @@ from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 
+from entropy_dynamics.config import load_config
 from entropy_dynamics.models.storage import load_policy
 from entropy_dynamics.results.layout import Layout
+from entropy_dynamics.stages.answers import answer
 from preloaded import program
 from synthetic_results import MODEL
 
@@ -56,6 +60,13 @@ def test_answers_have_the_probabilities_of_the_policy(watched, method):
         assert response["p"] == pytest.approx(chosen.tolist(), rel=1e-3, abs=1e-4)
         assert response["h"] == pytest.approx((-(own.exp() * own).sum(-1)).tolist(), rel=1e-3, abs=1e-4)
     assert asked(address, method=method) == responses  # the same problem, the same answers
+
+
+def test_answers_have_the_advantages_of_their_method(watched, tmp_path):
+    """W-REINFORCE's are 0.1 and -1, not relative to the group."""
+    file = answer(load_config("smoke", MODEL, "w_reinforce"), watched[1], "grpo", 0, "9,4,7,3=3", tmp_path)
+    for _, response in pd.read_parquet(file).iterrows():
+        assert set(response["advantage"].round(6)) == {np.float32(0.1 if response["correct"] else -1)}
 
 
 @pytest.mark.parametrize(

@@ -170,12 +170,12 @@ def _parser() -> argparse.ArgumentParser:
             sub.add_argument("--method", required=True, help="a method, by name or name@parameter=value,...")
             sub.add_argument("--seed", type=_seed, required=True, help="0 or more")
         if "untrained" in needs:
-            sub.add_argument("--seed", type=_seed, default=0, help="which untrained toy model (default: 0)")
+            sub.add_argument("--seed", type=_seed, default=0, help="which untrained model (default: 0)")
         return sub
 
     stage("problems", "Generate or read, clean and split the problem sets.")
     stage("model", "Prepare a base model: download it, or build and warm-start a toy model.", "model", "untrained")
-    stage("pass_rates", "Measure pass rates and filter the training problems.", "untrained")
+    stage("pass_rates", "Measure the untrained model's pass rates on the training problems.", "untrained")
     stage("train", "Train one model with one method and one seed.", "model", "method")
     evaluate = stage("evaluate", "Sample the evaluation sets from a policy.", "model", "method")
     evaluate.add_argument("--datasets", nargs="+", help="evaluation sets (default: all of the scale's config)")
@@ -235,7 +235,7 @@ def _parser() -> argparse.ArgumentParser:
     verify.add_argument("folder", type=_scale_folder, nargs="?", metavar="FOLDER", help=where)
     plan = stage("plan", "Estimate the memory, tokens, hours and disk that a scale needs; nothing is started.")
     plan.add_argument("--markdown", action="store_true", help="print tables in Markdown")
-    targets = ("extras", "methods", "field", "controls")
+    targets = ("extras", "methods", "ladder", "field", "controls")
     plan.add_argument("--target", choices=targets, help="plan the runs of this target instead of the default")
     config = stage("config", "Print the resolved config of a run.")
     config.add_argument("--model", help="a model, by name, such as qwen2.5-7b-instruct")

@@ -13,7 +13,7 @@ def program() -> None:
         try:
             code = hand_over(os.environ[SERVER], sys.argv)
         except KeyboardInterrupt:  # before the command has started
-            print("interrupted; no half-written file is left", file=sys.stderr)
+            print("interrupted; no partial file was left behind", file=sys.stderr)
             code = 130
         if code is not None:
             sys.stdout.flush()

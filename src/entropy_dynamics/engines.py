@@ -28,7 +28,7 @@ class Engine(Section):
 
     def kv_cache_bytes(self, batch: float, gpu: float, others: float) -> float:
         """Size of the KV cache for a `batch`, on a `gpu` that holds `others` (weights and buffers); all in bytes."""
-        return batch
+        raise NotImplementedError
 
     @model_validator(mode="before")
     @classmethod

@@ -21,6 +21,8 @@ Key = tuple[str | int, ...]
 Precision = Literal["float32", "bfloat16"]
 LARGEST = 2**31 - 1  # as a seed: with more than ten digits, Snakemake may take repeated ones for a recursive wildcard
 PositiveInt = Annotated[int, Field(gt=0, le=LARGEST)]
+Share = Annotated[float, Field(gt=0, le=1)]
+ZeroToOne = Annotated[float, Field(ge=0, le=1)]
 NonNegativeInt = Annotated[int, Field(ge=0, le=LARGEST)]
 Threshold = Annotated[float, Field(gt=0, allow_inf_nan=True)]  # inf: never
 PER_MACHINE = "per machine"  # marks keys that machine.yaml may set: they affect results only by rounding

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 from entropy_dynamics.analysis.claim_specs import ClaimsFile, ClaimSpec, FieldPaper, ScoreDifference, SweepTrend
 from entropy_dynamics.analysis.experiments import Run, Seeds, check_known, config_of, load_experiment, runs_of, seeds_of
@@ -91,7 +92,7 @@ def read_claims(experiments: Path) -> ClaimsFile:
     return parse(ClaimsFile, read_yaml(path), str(path))
 
 
-def read_field(experiments: Path, folder: str = "field") -> dict[str, FieldPaper]:
+def read_field(experiments: Path, folder: str) -> dict[str, FieldPaper]:
     """Read the files of experiments/<folder>, by name. Raises UserError like `read_claims`, and for duplicate ids."""
     paths = sorted((experiments / folder).glob("*.yaml"))
     papers = {path.stem: parse(FieldPaper, read_yaml(path), str(path)) for path in paths}
@@ -127,7 +128,7 @@ def load_claims(
         runs, against = spec.runs, getattr(spec, "against", {})
         check_known(where, "method", [method.partition("@")[0] for method in (*runs, *against)], methods)
         if isinstance(spec, SweepTrend):
-            runs = _swept(spec, scale, seeds, experiments, where)
+            runs = _swept(spec, where, scale, seeds, experiments, configs)
         ours, others = ({name: seeds_of(of, seeds) for name, of in side.items()} for side in (runs, against))
         claim = Claim(spec, ours, others, config, configs)
         check_known(where, "model", claim.models, models)
@@ -136,11 +137,11 @@ def load_claims(
     return claims
 
 
-def _swept(spec: SweepTrend, scale: str, seeds: Seeds, experiments: Path, where: str) -> dict[str, SeedGroup]:
+def _swept(spec: SweepTrend, where: str, *settings: Any) -> dict[str, SeedGroup]:
     """{'clip_b@mu=1.2': 'extras', ...}: the values of the sweep at this scale, ascending."""
     [(swept, group)] = spec.runs.items()
     try:
-        runs = load_experiment(spec.sweep, scale, seeds, experiments).runs
+        runs = load_experiment(spec.sweep, *settings).runs
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
     methods = {run.method for run in runs if run.method.startswith(f"{swept}=")}

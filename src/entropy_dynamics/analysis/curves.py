@@ -123,7 +123,7 @@ def lens_frame(experiment: Experiment[LensSpec], results: Results) -> pd.DataFra
     (model,), rows = experiment.models, []
     for method in experiment.methods(model):
         seeds = [results.metrics(run, ["entropy", *PARTS, *KEPT]) for run in experiment.of(model, method)]
-        row = {"method": method, "label": results.method_label(method), "seeds": len(seeds)}
+        row = {"method": method, "label": results.label(experiment.spec, method), "seeds": len(seeds)}
         for part in PARTS:
             totals = np.array([seed[part].sum() for seed in seeds])
             kept = np.array([seed[f"{part}_kept"].sum() for seed in seeds])

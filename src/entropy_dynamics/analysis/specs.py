@@ -89,7 +89,7 @@ class Spec(Section):
     shows: str
     """Caption in the report, including what to look for."""
     target: Literal["extras", "methods", "ladder", "controls"] | None = None
-    """The workflow target that builds it; null: built by default."""
+    """The workflow target that builds it, unless it has that name itself; null: built by default."""
 
 
 class DataFilter(Spec):

@@ -95,7 +95,7 @@ def describe(metrics: pd.DataFrame, source: str, column: str | None = None) -> s
     sign = np.sign(end - start)
     fit = pd.Series(monotone_fit(entropy.to_numpy()), entropy.index)  # single steps are noisy
     halfway = (sign * (fit - start) >= abs(end - start) / 2).idxmax()
-    window = fit.diff(tenth) / tenth
+    window = fit.diff(tenth) / entropy.index.to_series().diff(tenth)
     last = (sign * window).idxmax()
     first = entropy.index[entropy.index.get_loc(last) - tenth]
     share = f"{(end - start) / start:+.0%}; " if start else ""

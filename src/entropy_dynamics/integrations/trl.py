@@ -37,7 +37,7 @@ def make_grpo_trainer(
 ) -> "type[GRPOTrainer]":
     """Create a subclass of `trainer`, TRL's GRPOTrainer or a subclass of it, that weights tokens by `method`.
 
-    Raises UserError for an unsuitable method or parameter, or a trainer without the methods that are overridden here.
+    Raises UserError for an unsuitable method or parameter, or a trainer without the methods in `HOOKS`.
 
     Args:
         method: a method that acts through token weights; `grpo` changes nothing, but reports the metrics.

@@ -16,7 +16,7 @@ import torch
 from entropy_dynamics.core.shapes import Mask, PerToken
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import Method, method
-from entropy_dynamics.methods.common import ZeroToOne
+from entropy_dynamics.sections import ZeroToOne
 
 
 @method("advantage_reweighting")

@@ -12,7 +12,8 @@ import torch
 from entropy_dynamics.core.shapes import Mask, PerToken
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import Denominator, Method, method
-from entropy_dynamics.methods.common import Deviations, Samples, Share, UpperDeviations, largest, outliers, tokens_of
+from entropy_dynamics.methods.common import Deviations, Samples, UpperDeviations, largest, outliers, tokens_of
+from entropy_dynamics.sections import Share
 
 
 @method("clip_v")
@@ -37,7 +38,7 @@ class ClipV(Method):
         dropped = outlier & tokens_of(advantages, self.apply_to)
         bystanders = outlier & (advantages == 0) & self.drop_zero_advantage
         tokens = int(mask.sum())
-        if self.max_frac is not None and int((dropped | bystanders).sum()) > self.max_frac * tokens:
+        if self.max_frac is not None:
             dropped = largest(stats.s_centered.abs(), dropped, max(math.floor(self.max_frac * tokens), 1))
         return torch.where(dropped | bystanders, 0.0, mask.float())
 

@@ -14,8 +14,6 @@ from entropy_dynamics.methods import Method
 
 PerMember = Float[Tensor, " member"]
 """Values of the rollouts of one group."""
-Share = Annotated[float, Field(gt=0, le=1)]
-ZeroToOne = Annotated[float, Field(ge=0, le=1)]
 Deviations = NonNegativeFloat
 """Number of standard deviations; finite, as an infinite mu would turn a clipping method into GRPO."""
 UpperDeviations = Annotated[float, Field(ge=0, allow_inf_nan=True)]

@@ -19,7 +19,8 @@ from pydantic import Field, NonNegativeFloat, model_validator
 from entropy_dynamics.core.shapes import Mask, PerToken
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import Method, method
-from entropy_dynamics.methods.common import Share, batch_mean, largest, permutation
+from entropy_dynamics.methods.common import batch_mean, largest, permutation
+from entropy_dynamics.sections import Share
 
 Bound = Annotated[float, Field(allow_inf_nan=True)]
 

@@ -20,8 +20,8 @@ from pydantic import Field
 from entropy_dynamics.core.objective import importance_ratio
 from entropy_dynamics.core.shapes import Mask, PerToken
 from entropy_dynamics.methods import ClipLow, Method, method
-from entropy_dynamics.methods.common import Share
 from entropy_dynamics.methods.dr_grpo import DrGRPO
+from entropy_dynamics.sections import Share
 
 
 @method("dppo")

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from entropy_dynamics.core.shapes import Mask, PerToken
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import Method, method
-from entropy_dynamics.methods.common import Share
+from entropy_dynamics.sections import Share
 
 
 @method("forking_tokens")

@@ -26,7 +26,8 @@ from entropy_dynamics.core.objective import importance_ratio
 from entropy_dynamics.core.shapes import Mask, PerToken
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import Method, method
-from entropy_dynamics.methods.common import Share, largest
+from entropy_dynamics.methods.common import largest
+from entropy_dynamics.sections import Share
 
 MAX_K3 = 10.0
 

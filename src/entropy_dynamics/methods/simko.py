@@ -22,8 +22,7 @@ from pydantic import Field
 from entropy_dynamics.core.shapes import Chosen, Mask, PerToken
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import Method, method
-from entropy_dynamics.methods.common import ZeroToOne
-from entropy_dynamics.sections import PositiveInt
+from entropy_dynamics.sections import PositiveInt, ZeroToOne
 
 
 @method("simko")

@@ -19,7 +19,8 @@ from pydantic import Field, NonNegativeFloat
 from entropy_dynamics.core.shapes import Mask, PerToken
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import Method, method
-from entropy_dynamics.methods.common import Share, ZeroToOne, batch_mean, largest
+from entropy_dynamics.methods.common import batch_mean, largest
+from entropy_dynamics.sections import Share, ZeroToOne
 
 
 @method("stare")

@@ -18,7 +18,7 @@ from entropy_dynamics.core.objective import importance_ratio
 from entropy_dynamics.core.shapes import Mask, PerToken
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import Method, method
-from entropy_dynamics.methods.common import Share
+from entropy_dynamics.sections import Share
 
 
 @method("steer")

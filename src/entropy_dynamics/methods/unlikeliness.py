@@ -15,7 +15,7 @@ from torch import Tensor
 from entropy_dynamics.core.groups import Grouping
 from entropy_dynamics.core.shapes import Groups, PerRollout
 from entropy_dynamics.methods import Method, method
-from entropy_dynamics.methods.common import ZeroToOne
+from entropy_dynamics.sections import ZeroToOne
 
 
 @method("unlikeliness")

@@ -43,7 +43,7 @@ def write_claims(results: Results) -> list[Path]:
     """
     file = read_claims(results.folder)
     tests, paper = file.tests, file.paper
-    claims = load_claims(results.scale, results.seeds, results.folder)
+    claims = load_claims(results.scale, results.seeds, results.folder, results.configs)
     models, entries = _judged(claims, results, tests)
     for claim, entry in zip(claims, entries, strict=True):
         by_paper = judge_paper(claim, paper.evaluations if paper else {}, results.paper)
@@ -65,14 +65,14 @@ def write_claims(results: Results) -> list[Path]:
     return [json, md, *pictures]
 
 
-def write_field(results: Results, folder: str = "field") -> list[Path]:
+def write_field(results: Results, folder: str) -> list[Path]:
     """Judge the claims of experiments/<folder> and write <folder>.json and <folder>.md into results/<scale>.
 
     The entries are like those of claims.json, except that `paper` is the heading of the claim's file. Raises UserError
     if claims.yaml or a file of experiments/<folder> is invalid.
     """
     papers, tests = read_field(results.folder, folder), read_claims(results.folder).tests
-    claims = load_claims(results.scale, results.seeds, results.folder, folder=folder)
+    claims = load_claims(results.scale, results.seeds, results.folder, results.configs, folder=folder)
     models, entries = _judged(claims, results, tests)
     by_id, sections = {entry["id"]: entry for entry in entries}, []
     for paper in papers.values():

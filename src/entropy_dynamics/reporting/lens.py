@@ -28,8 +28,7 @@ def draw_lens(experiment: Experiment[LensSpec], results: Results) -> tuple[Figur
     figure = Figure(figsize=(WIDTH, 1.05 + 0.148 * len(frame)), layout="constrained")
     shares, ends = figure.subplots(1, 2, sharey=True, width_ratios=[1.55, 1])
     draw_shares(shares, frame[[f"{part}_share" for part in PARTS]].to_numpy())
-    names = [pretty(results.label(spec, method)) for method in frame["method"]]
-    shares.set_yticks(range(len(frame)), names, fontsize=6)
+    shares.set_yticks(range(len(frame)), frame["label"].map(pretty), fontsize=6)
     _draw_ends(ends, frame, spec.baseline)
     single = experiment.seeds == "one seed"
     spread = ": the spread between seeds is unknown" if single else "; whiskers: lowest to highest seed"

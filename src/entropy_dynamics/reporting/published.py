@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 
 from entropy_dynamics.analysis.experiments import Run
 from entropy_dynamics.analysis.run_data import Model, Results
-from entropy_dynamics.config import Config, stored_as
+from entropy_dynamics.config import BASE, Config, stored_as
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import read_json, read_parquet, save_parquet, write_json, written_whole
 from entropy_dynamics.results.layout import FACTS, SEEDS, Layout
@@ -22,7 +22,7 @@ MODELS = "models.json"  # the scale, and the model that ran under each name
 KEYS = ["model", "method", "seed"]
 NAME = r"\w[\w.@=+,-]*"  # models, methods, data sets become paths, so no separator and no leading dot
 File = tuple[Path, dict[str, Any]]  # path and identifying columns: `KEYS`, and others such as the data set
-COUNT_TYPES = dict.fromkeys(("seed", "problem", "correct", "samples"), np.int16) | {"temperature": np.float32}
+COUNT_TYPES = dict.fromkeys(("problem", "correct", "samples"), np.int16) | {"seed": np.int32, "temperature": np.float32}
 
 
 def counts_frame(results: Results) -> pd.DataFrame:
@@ -45,7 +45,7 @@ def metrics_frame(results: Results) -> pd.DataFrame:
     for path, of in _files(results, "runs/*/*/seed*/metrics.parquet"):
         frame = read_parquet(path)
         numbers = frame.select_dtypes("float").astype(np.float32)
-        frames.append(frame.assign(**numbers, **of).astype({"seed": np.int16}))
+        frames.append(frame.assign(**numbers, **of).astype({"seed": np.int32}))
     frame = pd.concat(frames).sort_values([*KEYS, "step"], kind="stable", ignore_index=True)
     return frame[[*KEYS, "step", *frame.columns.difference([*KEYS, "step"], sort=False)]]
 
@@ -90,13 +90,15 @@ def restore(folders: Sequence[Path], root: Path, config: Config) -> dict[str, in
             if models.setdefault(name, model) != model:
                 raise UserError(f"{path} has another model {name!r} than a folder before")
         tables.append((_counts(folder), _published(folder, "metrics", "step")))
-        for seed in sorted({seed for table in tables[-1] for seed in table["seed"]}):
+        # Those of trained runs: an untrained model may exist only once, with seed 0.
+        for seed in sorted({seed for of in tables[-1] for seed in of["seed"][of["method"] != BASE]}):
             if (other := seeds.setdefault(seed, folder)) != folder:
                 raise UserError(f"{other} and {folder} both have seed {seed}: one untrained model counts once")
     number = {seed: place for place, seed in enumerate(seeds)}
 
     def renumbered(model: str, method: str, seed: int) -> Run:
-        return Run(model, method, number[seed], stored_as(config.scale, model, method))
+        place = config.untrained(model, number.get(seed, 0)) if method == BASE else number[seed]
+        return Run(model, method, place, stored_as(config.scale, model, method))
 
     with written_whole(root) as whole:
         write_json(whole / SEEDS, [int(seed) for seed in seeds])

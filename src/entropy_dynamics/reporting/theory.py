@@ -75,10 +75,11 @@ def draw_links(experiment: Experiment[LinksSpec], results: Results) -> tuple[Fig
         ax.legend(*axes[0].get_legend_handles_labels(), loc="center", title="steps of GRPO", handlelength=1)
     (model,) = experiment.models
     seeds = "" if experiment.seeds == "one seed" else f"; brackets: {LEVEL:.0%} intervals over {experiment.seeds}"
+    dashed = "; dashed: equal changes" if SAME_UNITS in [(link.x, link.y) for link in drawn] else ""
     notes = [
         f"{results.scale} scale: {results.model(model).ran_with_size}",
         f"a mark per step and seed, without the outermost 1% at each end of an axis; r: correlation over all steps of "
-        f"a run, median over runs{seeds}; dashed: equal changes",
+        f"a run, median over runs{seeds}{dashed}",
     ]
     add_footer(figure, notes)
     return figure, links_frame(experiment, results, drawn)

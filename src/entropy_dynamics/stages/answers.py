@@ -5,7 +5,6 @@ from pathlib import Path
 import torch
 
 from entropy_dynamics.config import TRAIN, RunConfig
-from entropy_dynamics.core.advantages import group_advantages
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.storage import check_directory, load_policy
@@ -17,6 +16,7 @@ from entropy_dynamics.tasks import Problem
 from entropy_dynamics.tasks.countdown.problems import CountdownSet, canonical, parse_problem, sentence
 from entropy_dynamics.training.batch import RolloutBatch
 from entropy_dynamics.training.policy import Policy
+from entropy_dynamics.training.rewards import REWARDS
 
 
 def answer(config: RunConfig, layout: Layout, method: str, seed: int, problem: str, folder: Path) -> Path:
@@ -46,8 +46,10 @@ def answer(config: RunConfig, layout: Layout, method: str, seed: int, problem: s
     method_of_run = config.method.build()
     with torch.no_grad():
         stats = Policy(model).stats(batch, torch.arange(len(batch)), at, **method_of_run.second_pass())
-    rewards = torch.tensor([float(grade.correct) for grade in grades])
-    advantages = group_advantages(rewards, batch.groups)[:, None] * batch.mask
+    reward = REWARDS.get(config.training.reward, REWARDS["binary"])  # random rewards say nothing about one group
+    mean_logp = (stats.logp * batch.mask).sum(-1) / batch.response_lengths
+    rewards = method_of_run.shape_rewards(torch.tensor([*map(reward, grades)]), batch.groups, mean_logp)
+    advantages = method_of_run.advantages(rewards, batch.groups)[:, None] * batch.mask
     given = {"generator": torch.Generator().manual_seed(0), "logp_old": stats.logp}
     weights = method_of_run.checked_weights(stats, advantages, batch.mask, **given)
     token_samples(folder, tokenizer, 1)(0, rollouts, grades, batch, stats, advantages, weights)

@@ -31,7 +31,6 @@ def ordered(bounds: Sequence[Any]) -> Sequence[Any]:
 
 
 Range = Annotated[tuple[PositiveInt, PositiveInt], Field(strict=False), AfterValidator(ordered)]  # a list in YAML
-Probability = Annotated[float, Field(ge=0, le=1)]
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,6 @@ from entropy_dynamics.sampling import Rollout
 from entropy_dynamics.training.optimizer import Trained
 
 RECORD = "checkpoint.json"
-AHEAD = "rollouts.parquet"  # of an earlier version, which had the rollouts in a file of their own
 _FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
 
 
@@ -111,7 +110,7 @@ class Checkpoints:
         for name in reversed(self.ranks.on_main(lambda: [path.name for path in self._steps()])):
             path = self.folder / name
             record = self.ranks.on_main(partial(_read_record, path))
-            if record is not None and record["files"] == self._hashes(path) and AHEAD not in record["files"]:
+            if record is not None and record["files"] == self._hashes(path):
                 tensors = _tensors(trained, record.get("finished", False))
                 with storage_faults(f"checkpoint {path}"):  # loads in place
                     reader = HuggingFaceStorageReader(str(path))

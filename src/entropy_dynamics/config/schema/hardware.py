@@ -6,9 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 
-from entropy_dynamics.sections import PositiveInt, Section
-
-Fraction = Annotated[float, Field(gt=0, le=1)]
+from entropy_dynamics.sections import PositiveInt, Section, Share
 
 
 class HardwareConfig(Section):
@@ -55,9 +53,9 @@ class GPUConfig(Section):
     """Peak dense bf16 throughput, TFLOP/s."""
     bandwidth_gb_s: PositiveFloat
     """Peak memory bandwidth, GB/s."""
-    training_mfu: Fraction
+    training_mfu: Share
     """Model FLOPs utilization in training; recomputed activations count as work."""
-    decoding_mbu: Fraction
+    decoding_mbu: Share
     """Model bandwidth utilization in decoding."""
 
 

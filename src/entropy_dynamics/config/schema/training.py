@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, NonNegativeFloat, PositiveFloat, create_model, model_validator
 
 from entropy_dynamics.methods import Method, method_types
-from entropy_dynamics.sections import PER_MACHINE, NonNegativeInt, PositiveInt, Precision, Section, Threshold
+from entropy_dynamics.sections import PER_MACHINE, NonNegativeInt, PositiveInt, Precision, Section, Threshold, ZeroToOne
 
 BASE = "base"  # the method of the untrained model: evaluated, never trained
 
@@ -43,8 +43,8 @@ class CriticConfig(Section):
     learning_rate: PositiveFloat
     weight_decay: NonNegativeFloat
     max_grad_norm: Threshold
-    gamma: Annotated[float, Field(ge=0, le=1)]
-    gae_lambda: Annotated[float, Field(ge=0, le=1)]
+    gamma: ZeroToOne
+    gae_lambda: ZeroToOne
     value_clip: Threshold
 
 

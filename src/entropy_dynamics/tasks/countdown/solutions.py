@@ -13,8 +13,8 @@ from typing import Literal
 import numpy as np
 from pydantic import Field, PositiveFloat
 
-from entropy_dynamics.sections import PositiveInt, Section
-from entropy_dynamics.tasks import Probability, Solutions
+from entropy_dynamics.sections import PositiveInt, Section, ZeroToOne
+from entropy_dynamics.tasks import Solutions
 from entropy_dynamics.tasks.countdown import problems as countdown
 
 RAMBLING_CHARACTERS = 240  # length of a solution without end; with its problem it fits a toy model's 256 positions
@@ -22,19 +22,19 @@ MISTAKES = (-2, -1, 1, 2)  # errors of a sloppy result
 
 
 class Habits(Section):
-    solved: Probability
+    solved: ZeroToOne
     """Probability that all moves of an attempt keep the target within reach; otherwise they are blind."""
     attempts: PositiveInt
     """Maximum number of attempts; the last one is boxed, whatever its result."""
-    gives_up: Probability
+    gives_up: ZeroToOne
     """Probability that a failed attempt is the last one, and boxed."""
-    sloppy: Probability
+    sloppy: ZeroToOne
     """Probability, for each result, that it is off by 1 or 2."""
-    shortcut: Probability
+    shortcut: ZeroToOne
     """Probability of a box without the attempts that led to it."""
-    unboxed: Probability
+    unboxed: ZeroToOne
     """Probability of attempts without a box."""
-    rambling: Probability
+    rambling: ZeroToOne
     """Probability of blind attempts that never end."""
     weights: dict[countdown.Operation, PositiveFloat] = Field(default_factory=dict)
     """Relative preference for moves by operation; 1 for operations not listed."""
