@@ -58,6 +58,15 @@ def test_policies_of_earlier_steps_cost_an_evaluation():
     assert left.disk["policies"] == own.disk["policies"]
 
 
+def test_policies_are_planned_at_all_temperatures():
+    """GRPO with three checkpoints, Clip_B, Clip_V and the random mask, at 1.0 and 1.3; greedy decoding is not counted."""
+    plan = planned("smollm2", "seeds.tables=2", "seeds.extras=1")
+    (job,) = (job for job in plan.jobs if job.stage == "temperatures")
+    assert (job.count, job.tokens_sampled) == (2 * 7, 13 * 2 * (150 * 16 + 50 * 8))
+    config = load_config("smollm2", "smollm2-135m-instruct", "grpo")
+    assert resources(config, "temperatures")["mem_mb"] == resources(config, "evaluate")["mem_mb"]
+
+
 def test_decoding_reads_the_weights_once_a_step():
     """One sequence at a time, no tail, no cache worth a byte: weights over bandwidth for every token."""
     config = paper(

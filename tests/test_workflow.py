@@ -89,6 +89,9 @@ def test_table1_and_its_figures_come_first_and_each_table_follows_its_runs(proje
     results = {name for (name,) in (job for job in priorities if len(job) == 1)} - {"pass_rates"}
     assert results >= {"table1", "figure6", "figure1"}
     assert min(priorities[name,] for name in results) > max(runs.values())
+    further = [priority for job, priority in priorities.items() if job[0] == "temperatures"]
+    of_table1 = [runs[job[1:]] for job in priorities if job[0] == "temperatures" if job[1:] in runs]
+    assert 0 < max(further) < min(of_table1)
     seeds = dict(load_config("smoke", configs=project / "configs").seeds)
     for name, count in (("table1", 6), ("figure6", 0), ("figure1", 8)):
         needed = {

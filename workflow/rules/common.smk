@@ -102,7 +102,10 @@ URGENCY = {}
 ORDER = [*(name for name in FIRST if name in EXPERIMENTS), *WANTED]
 for position, name in enumerate(reversed(ORDER)):
     for run in EXPERIMENTS[name].runs:
-        URGENCY[tuple(map(str, run.path))] = position
+        key = tuple(map(str, run.path))
+        URGENCY[key] = position
+        if EXPERIMENTS[name].temperatures:
+            URGENCY["temperatures", *key] = position
         for model in (run.model, PASS_RATE_MODEL):
             untrained = str(SCALE_CONFIG.untrained(model, run.seed))
             URGENCY[model, untrained] = URGENCY[(untrained,)] = position
@@ -209,6 +212,11 @@ def checked(wildcards):
 def urgency(wildcards):
     """The priority of a job for a model or a run."""
     return URGENCY.get(tuple(wildcards), 0)
+
+
+def urgency_of_temperatures(wildcards):
+    """The priority of the evaluation of a run's policy at further temperatures, which few tables and figures need."""
+    return URGENCY.get(("temperatures", *wildcards), 0)
 
 
 def problem_files(wildcards):

@@ -43,12 +43,12 @@ for name, temperatures in TEMPERATURES.items():
             ],
         log:
             LAYOUT.log(name, *RUN),
-        priority: urgency
+        priority: urgency_of_temperatures
         conda:
             "../../environment.yml"
         threads: of_job("threads", "evaluate")
         resources:
-            **needs_of_ranks("evaluate"),
+            **needs_of_ranks(name),
         params:
             scale=SCALE,
             settings=settings("evaluate"),

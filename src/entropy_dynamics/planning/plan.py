@@ -19,6 +19,7 @@ from entropy_dynamics.planning.duration import response_tokens, sampling_seconds
 from entropy_dynamics.planning.footprint import GIB, checkpoint_buffers, checkpoint_bytes, memory, misfits, weight_bytes
 from entropy_dynamics.sampling import PROMPTS_HELD
 
+TEMPERATURES = ("temperatures", "control_temperatures")  # keys of `evaluation`: trained policies, evaluated again
 ROLLOUT_TOKEN_BYTES = 70  # bytes of a sampled token and its log p as Python objects
 HOST_PER_RANK = 8 * GIB  # bytes for Python, torch with CUDA, vLLM with its pinned buffers [ours]
 HOST_PER_CPU_RANK = 4 * GIB  # bytes for a rank, with a toy model [ours]; 0.9 to 1.7 GiB measured
@@ -29,7 +30,7 @@ CPU_HOURS = 4.0  # time limit of a job with a toy model, hours [ours]; a laptop 
 class Job:
     """Similar jobs of a stage on a model; numbers are per job."""
 
-    stage: str  # pass_rates | train (with the evaluation of the policy) | evaluate (untrained models)
+    stage: str  # pass_rates | train (with the evaluation of its policy) | evaluate (untrained) | one of `TEMPERATURES`
     configs: tuple[StageConfig, ...]  # one per job; they differ in what their methods compute
 
     @property
@@ -105,6 +106,11 @@ class Job:
             return [(1, _problems(config, TRAIN) * config.pass_rates.samples)]
         samples = config.evaluation.samples
         evaluation = [(1, _problems(config, name) * samples[name]) for name in config.data.evaluation]
+        if self.stage in TEMPERATURES:
+            sampled = sum(
+                each > 0 for each in getattr(config.evaluation, self.stage)
+            )  # one greedy response costs little
+            return [(sampled, responses) for _, responses in evaluation]
         if self.stage == "evaluate":
             return evaluation
         every = training.validation_every
@@ -133,7 +139,8 @@ class Plan:
 def make_plan(scale: str, overrides: Sequence[str] = (), target: str | None = None) -> Plan:
     """The plan for everything that a scale's experiments and claims need. See `check_fits` for GPU memory."""
     bare = load_config(scale, overrides=overrides)
-    trained, evaluated = _runs(bare, target)
+    runs_of = _runs(bare, target)
+    trained = runs_of["train"]
     pairs = dict.fromkeys((run.model, run.method) for run in trained)
     names = {pair: configured_shorter_runs(scale, *pair, overrides) for pair in pairs}
     left = {(run.model, name, run.seed) for run in trained for name in names[run.model, run.method]}
@@ -146,16 +153,16 @@ def make_plan(scale: str, overrides: Sequence[str] = (), target: str | None = No
         if trained and model == bare.pass_rates.model:
             untrained = {bare.untrained(model, run.seed) for run in trained}
             jobs.append(Job("pass_rates", (config,) * len(untrained)))
-        runs = [run for run in (*trained, *evaluated) if run.model == model]
-        methods = dict.fromkeys(run.method for run in runs)
+        runs = [(stage, run) for stage, runs in runs_of.items() for run in runs if run.model == model]
+        methods = dict.fromkeys(run.method for _, run in runs)
         loaded = {method: load_config(scale, model, method, overrides) for method in methods}
         groups: dict[tuple[str, str, int, bool], list[StageConfig]] = {}
-        for run in runs:
-            own = loaded[run.method].changed("training", steps=0) if run.path in shorter else loaded[run.method]
-            kind = ("evaluate", "") if run.method == BASE else ("train", _family(own))
-            groups.setdefault((*kind, own.hardware.processes, own.training.steps == 0), []).append(own)
+        for stage, run in runs:
+            own, earlier = loaded[run.method], stage == "train" and run.path in shorter
+            kind = (stage, _family(own) if stage == "train" else "", own.hardware.processes, earlier)
+            groups.setdefault(kind, []).append(own.changed("training", steps=0) if earlier else own)
         jobs += [Job(stage, tuple(same)) for (stage, *_), same in groups.items()]
-    return Plan(bare, len(trained) - len(shorter), len(shorter), len(evaluated), tuple(jobs), _disk(jobs))
+    return Plan(bare, len(trained) - len(shorter), len(shorter), len(runs_of["evaluate"]), tuple(jobs), _disk(jobs))
 
 
 def format_plan(plan: Plan, markdown: bool = False) -> str:
@@ -276,8 +283,8 @@ def resources(config: StageConfig, stage: str) -> dict[str, Any]:
     return needed | {"mpi": "srun", "tasks": nodes, "tasks_per_gpu": 0, "slurm_extra": on_each}
 
 
-def _runs(config: Config, target: str | None) -> tuple[list[Run], list[Run]]:
-    """The distinct runs to train, and the untrained models to evaluate, in a fixed order.
+def _runs(config: Config, target: str | None) -> dict[str, list[Run]]:
+    """The distinct runs of each stage, in a fixed order: those to train, to evaluate untrained, and of `TEMPERATURES`.
 
     They are those of `target` or, without a target, of the scale's `experiments` or of all experiments that are built
     by default. The target `field` consists only of claims, `controls` of experiments and claims.
@@ -294,14 +301,16 @@ def _runs(config: Config, target: str | None) -> tuple[list[Run], list[Run]]:
         )
     if target in ("field", "controls") or (target is None and config.experiments is None):
         needed += load_claims(config.scale, seeds, experiments, folder=target)
-    trained, evaluated = {}, {}
+    stages: dict[str, dict[Path, Run]] = {stage: {} for stage in ("train", "evaluate", *TEMPERATURES)}
     for item in needed:
         runs = item.runs if isinstance(item, Experiment) else item.all_runs()
-        runs = {run.path: run for run in runs if run.model in config.models}
-        trained |= runs
-        evaluated |= runs if item.evaluations else {}
-    trained, evaluated = trained.values(), evaluated.values()
-    return [run for run in trained if run.method != BASE], [run for run in evaluated if run.method == BASE]
+        at = {*item.temperatures}
+        needs = ["train", *(name for name in TEMPERATURES if at & {*getattr(config.evaluation, name)})]
+        for run in runs:
+            for stage in ["evaluate"] if run.method == BASE else needs:
+                if run.model in config.models and (stage == "train" or item.evaluations):
+                    stages[stage][run.path] = run
+    return {stage: list(runs.values()) for stage, runs in stages.items()}
 
 
 def _family(config: Config) -> str:
