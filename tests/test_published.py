@@ -213,14 +213,17 @@ NOT_PUBLISHED = ("unique_", "majority_")  # claims about answers, which counts d
     [
         ("both", "laptop", ["first", "second"], {"claims": 70, "controls": 20}),
         ("desk-both", "desk", ["desk", "desk-second"], {"claims": 60}),
-        ("desk", "desk", ["desk"], {"controls": 20}),
+        ("desk", "desk", ["desk"], {"claims": 60, "controls": 20}),
+        ("first", "laptop", ["first"], {"claims": 60}),
+        ("second", "laptop", ["second"], {"claims": 60}),
+        ("xeon", "laptop", ["xeon"], {"claims": 60}),
         ("xeon-amx", "laptop", ["xeon-amx"], {"claims": 60}),
         ("controls", "laptop", ["controls"], {"controls": 30}),
         ("controls-both", "laptop", ["controls", "controls-second"], {"controls": 20}),
         ("path-both", "laptop", ["controls", "path-second"], {"controls": 16}),
         ("path-second", "laptop", ["path-second"], {"controls": 20}),
         ("desk-placebos", "desk", ["desk-placebos"], {"controls": 16}),
-        ("newer", "laptop", ["newer"], {"field": 10}),
+        ("newer", "laptop", ["newer"], {"field": 10, "controls": 1}),
         ("smollm2", "smollm2", ["smollm2"], {"claims": 12}),
         ("smollm2-words", "smollm2-words", ["smollm2-words"], {"claims": 6}),
     ],
@@ -350,6 +353,25 @@ def test_rows_may_be_in_any_order_and_seeds_in_one_of_the_files_alone(published,
     assert was.keys() == now.keys()
     for file, frame in was.items():
         pd.testing.assert_frame_equal(frame, now[file])
+
+
+def test_one_untrained_model_counts_for_all_seeds(tmp_path, capsys):
+    """A pretrained model without a cold start is evaluated once, as seed 0, whatever the seeds of the runs are."""
+    for first in (50, 40_000):  # the second is above 16 bits
+        root = tmp_path / str(first) / "paper"
+        write_evaluation(root, Run(MODEL, "base", 0), "aime24", np.arange(8) < [[3], [0]])
+        for seed in (first, first + 1):
+            write_evaluation(root, Run(MODEL, "grpo", seed), "aime24", np.arange(8) < [[seed - first], [1]])
+            write_metrics(root, Run(MODEL, "grpo", seed), steps=5)
+        write_json(Layout(root).model(MODEL, 0) / "model.json", model_facts(MODEL))
+        assert main(["archive", str(root), str(root.with_name("out"))]) == 0
+    folders = [str(tmp_path / first / "out") for first in ("50", "40000")]
+    assert main(["restore", *folders, "--out", str(tmp_path / "paper")]) == 0
+    assert "seeds.tables=4" in capsys.readouterr().out
+    results = Results(tmp_path / "paper", "paper", {"tables": 4, "extras": 4, "pilot": 1})
+    assert results.samples(Run(MODEL, "base", 0), "aime24").correct.tolist() == [3, 0]
+    found = [results.samples(Run(MODEL, "grpo", seed), "aime24").correct.tolist() for seed in range(4)]
+    assert found == [[0, 1], [1, 1]] * 2
 
 
 def test_folders_of_different_models_are_not_pooled(published, tmp_path, capsys):

@@ -83,6 +83,16 @@ def test_collapse_by_hand(tmp_path):
     assert (found.interval.low, found.interval.high) == pytest.approx((1 - 0.16 / 0.3, 1 - 0.05 / 0.3))
 
 
+def test_a_scaled_curve_fluctuates_less_but_not_relative_to_its_size(tmp_path):
+    for seed in range(5):
+        norm = np.where(np.arange(STEPS) % 2, 0.2 + 0.1 * seed, 1.0)
+        write_curve(tmp_path, "grpo", seed, grad_norm=norm)
+        write_curve(tmp_path, "clip_b", seed, grad_norm=norm / 4)
+    for statistic, effect in (("log_sd", np.log(1 / 4)), ("log_relative_sd", 0)):
+        found = finding(ENTROPY | {"statistic": statistic, "columns": ["grad_norm"]}, tmp_path)
+        assert found.by_seed == pytest.approx([effect] * 5, abs=1e-6)
+
+
 def test_steps_and_seconds_to_a_target_by_hand(tmp_path):
     """40 steps, so means over four; accuracy rises from 0 to 1 at a step, so the mean is 0.5 two steps later."""
     for seed, (grpo, clip_b) in enumerate([(10, 12), (11, 12), (8, 12), (10, 20), (10, 9)]):

@@ -241,8 +241,9 @@ def _statistic(spec: CurveClaim, rows: np.ndarray) -> float:
                 return float(means[0])
             case "log_mean":
                 return float(np.log(means[0]))
-            case "log_sd":
-                return float(np.log(np.log(rows[:, 0]).std(ddof=1))) if len(rows) > 1 else float("nan")
+            case "log_sd" | "log_relative_sd":
+                values = rows[:, 0] if name == "log_sd" else np.log(rows[:, 0])
+                return float(np.log(values.std(ddof=1))) if len(rows) > 1 else float("nan")
             case "same_sign":
                 falls = rows < 0
                 p, q = falls.mean(axis=0)
