@@ -77,12 +77,12 @@ def tests(check: Check) -> None:
 
 STAGES = {
     "kernels": kernels,
+    "smollm2": smollm2,
+    "smollm2_alone": smollm2_alone,
     "training": training,
     "tests": tests,
     "end_to_end": end_to_end,
     "seeds": seeds,
-    "smollm2": smollm2,
-    "smollm2_alone": smollm2_alone,
 }
 NEED_WEIGHTS = {"smollm2", "smollm2_alone"}  # so they run only when named
 
