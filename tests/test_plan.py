@@ -59,7 +59,7 @@ def test_policies_of_earlier_steps_cost_an_evaluation():
 
 
 def test_policies_are_planned_at_all_temperatures():
-    """GRPO with three checkpoints, Clip_B, Clip_V and the random mask, at 1.0 and 1.3; greedy decoding is not counted."""
+    """GRPO with three checkpoints, Clip_B, Clip_V and the random mask, at 1.0 and 1.3; greedy is not counted."""
     plan = planned("smollm2", "seeds.tables=2", "seeds.extras=1")
     (job,) = (job for job in plan.jobs if job.stage == "temperatures")
     assert (job.count, job.tokens_sampled) == (2 * 7, 13 * 2 * (150 * 16 + 50 * 8))

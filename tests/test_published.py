@@ -223,6 +223,8 @@ NOT_PUBLISHED = ("unique_", "majority_")  # claims about answers, which counts d
         ("path-both", "laptop", ["controls", "path-second"], {"controls": 16}),
         ("path-second", "laptop", ["path-second"], {"controls": 20}),
         ("desk-placebos", "desk", ["desk-placebos"], {"controls": 16}),
+        ("desk-ppo", "desk", ["desk-ppo"], {"claims": 2}),
+        ("table6", "laptop", ["table6"], {"claims": 2, "controls": 10}),
         ("newer", "laptop", ["newer"], {"field": 10, "controls": 1}),
         ("smollm2", "smollm2", ["smollm2"], {"claims": 12}),
         ("smollm2-words", "smollm2-words", ["smollm2-words"], {"claims": 6}),
@@ -252,6 +254,15 @@ def test_all_verdicts_follow_from_what_is_published(folder, scale, runs, judged,
             assert restored[name]["verdict"] == entry["verdict"], name
             for part in ("effect", "low", "high"):
                 assert restored[name][part] == (entry[part] and pytest.approx(entry[part], rel=1e-3, abs=1e-6)), name
+
+
+@pytest.mark.parametrize("folder", ["xeon-amx", "table6"])
+def test_ppo_dropped_the_share_of_tokens_that_the_method_drops_with_grpo(folder):
+    """The protocol's strengths, by what ran; with an older, wrong one it was two thirds of that share."""
+    metrics = pd.read_parquet(ROOT / "docs" / "reference" / folder / "metrics.parquet")
+    dropped = metrics[metrics["model"] == MODEL].groupby("method")["clip_fraction"].mean()
+    for name in ("clip_b", "clip_v"):
+        assert 0.75 < dropped[f"ppo_{name}"] / dropped[name] < 1.33
 
 
 def test_scores_at_matched_entropy_follow_from_what_is_published(tmp_path):
