@@ -224,6 +224,7 @@ NOT_PUBLISHED = ("unique_", "majority_")  # claims about answers, which counts d
         ("path-second", "laptop", ["path-second"], {"controls": 20}),
         ("desk-placebos", "desk", ["desk-placebos"], {"controls": 16}),
         ("desk-ppo", "desk", ["desk-ppo"], {"claims": 2}),
+        ("methods-second", "laptop", ["methods-second"], {"field": 57}),
         ("table6", "laptop", ["table6"], {"claims": 2, "controls": 10}),
         ("newer", "laptop", ["newer"], {"field": 10, "controls": 1}),
         ("smollm2", "smollm2", ["smollm2"], {"claims": 12}),
