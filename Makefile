@@ -23,7 +23,7 @@ reproduce: .venv/ready  ## the paper at the laptop scale: all tables and figures
 	@echo && echo "Beside a reference run with other untrained models:" && $(BIN)/entropy-dynamics compare docs/reference/second results/laptop
 
 # Table 1 of one seed comes first, within the hour; the second call adds the other seeds of the scale.
-SMOLLM2_SO_FAR := $(BIN)/entropy-dynamics claims --scale smollm2 && $(BIN)/entropy-dynamics report --scale smollm2
+SMOLLM2_SO_FAR := $(BIN)/entropy-dynamics claims --scale smollm2; $(BIN)/entropy-dynamics report --scale smollm2
 smollm2: .venv/ready  ## a pretrained model of 135 M parameters on two CPU cores, in hours: results/smollm2
 	$(BIN)/snakemake --config scale=smollm2 seeds=1 extra_seeds=1 || { $(SMOLLM2_SO_FAR); exit 1; }
 	$(BIN)/snakemake --config scale=smollm2 || { $(SMOLLM2_SO_FAR); exit 1; }

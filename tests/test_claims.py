@@ -97,7 +97,7 @@ def test_the_markdown_has_all_of_it_and_names_the_toy_models(results):
     assert summary_line(own) in text
     facets = sum(one["rests_on"].startswith("facet of ") for one in own)
     independent = sum(one["rests_on"] == "independent" for one in own)
-    assert f"Independent findings: {independent}; further facets of these: {facets}; " in text
+    assert f"Independent findings: {independent}; further facets: {facets}; " in text
     assert "The entropy of the toy Qwen2 for Qwen2.5-7B-Instruct falls" in text
     assert not re.search(r"(?<!toy Qwen2 for )(?<!toy )Qwen", text)
 

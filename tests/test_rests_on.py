@@ -6,7 +6,7 @@ from shutil import copytree
 import pytest
 
 from conftest import ROOT
-from entropy_dynamics.analysis.claims import read_claims
+from entropy_dynamics.analysis.claims import read_claims, read_field
 from mistakes import mistake
 
 
@@ -22,7 +22,7 @@ def test_the_claims_of_the_paper_are_fewer_findings():
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        ("facet of pass_gain_clip_v", "names 'pass_gain_clip_v', which is no independent claim of this file"),
+        ("facet of pass_gain_clip_v", "names 'pass_gain_clip_v', which is no independent claim"),
         ("chance", "rests_on is 'chance'"),
     ],
 )
@@ -35,3 +35,23 @@ def test_a_facet_of_nothing_is_one_line(tmp_path, written, said):
     path.write_text(text[:start] + changed)
     with mistake(said):
         read_claims(folder)
+
+
+def test_a_facet_of_a_claim_in_another_file():
+    controls = {
+        claim.id: claim.rests_on
+        for paper in read_field(ROOT / "experiments", "controls").values()
+        for claim in paper.claims
+    }
+    assert controls["competitive_clip_v_kl_cov"] == "facet of competitive_clip_v"  # which is in claims.yaml
+    assert controls["steps_to_20_clip_b"] == "facet of learns_faster_clip_b_qwen2.5"
+
+
+def test_a_facet_of_nothing_in_a_folder_is_one_line(tmp_path):
+    folder = copytree(ROOT / "experiments", tmp_path / "experiments")
+    path = folder / "field" / "staleness.yaml"
+    path.write_text(path.read_text().replace("facet of field_stale_accuracy", "facet of field_cispo_less_entropy"))
+    with mistake(
+        "field: rests_on of field_stale_collapse names 'field_cispo_less_entropy', which is no independent claim"
+    ):
+        read_field(folder, "field")

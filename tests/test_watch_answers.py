@@ -65,7 +65,9 @@ def test_answers_have_the_probabilities_of_the_policy(watched, method):
 def test_answers_have_the_advantages_of_their_method(watched, tmp_path):
     """W-REINFORCE's are 0.1 and -1, not relative to the group."""
     file = answer(load_config("smoke", MODEL, "w_reinforce"), watched[1], "grpo", 0, "9,4,7,3=3", tmp_path)
-    for _, response in pd.read_parquet(file).iterrows():
+    responses = pd.read_parquet(file)
+    assert len(responses) == 4
+    for _, response in responses.iterrows():
         assert set(response["advantage"].round(6)) == {np.float32(0.1 if response["correct"] else -1)}
 
 

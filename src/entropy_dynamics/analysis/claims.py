@@ -87,19 +87,38 @@ class Claim:
 
 
 def read_claims(experiments: Path) -> ClaimsFile:
-    """Read experiments/claims.yaml. Raises UserError for invalid YAML and for unknown, missing or invalid keys."""
+    """Read experiments/claims.yaml.
+
+    Raises UserError for invalid YAML, for unknown, missing or invalid keys, and for a facet of no independent claim.
+    """
     path = experiments / "claims.yaml"
-    return parse(ClaimsFile, read_yaml(path), str(path))
+    file = parse(ClaimsFile, read_yaml(path), str(path))
+    _check_facets(file.claims, file.claims, path)
+    return file
 
 
 def read_field(experiments: Path, folder: str) -> dict[str, FieldPaper]:
-    """Read the files of experiments/<folder>, by name. Raises UserError like `read_claims`, and for duplicate ids."""
+    """Read the files of experiments/<folder>, by name.
+
+    Their facets may be of a claim in any of them or in claims.yaml. Raises UserError like `read_claims`, and for
+    duplicate ids.
+    """
     paths = sorted((experiments / folder).glob("*.yaml"))
     papers = {path.stem: parse(FieldPaper, read_yaml(path), str(path)) for path in paths}
-    ids = [claim.id for paper in papers.values() for claim in paper.claims]
+    claims = [claim for paper in papers.values() for claim in paper.claims]
+    ids = [claim.id for claim in claims]
     if twice := [id for id in ids if ids.count(id) > 1]:
         raise UserError(f"{experiments / folder}: two claims have the id {twice[0]!r}")
+    _check_facets(claims, [*claims, *read_claims(experiments).claims], experiments / folder)
     return papers
+
+
+def _check_facets(claims: Iterable[ClaimSpec], known: Iterable[ClaimSpec], where: Path) -> None:
+    independent = {claim.id for claim in known if claim.rests_on == "independent"}
+    for claim in claims:
+        of = claim.rests_on.partition("facet of ")[2]
+        if of and of not in independent:
+            raise UserError(f"{where}: rests_on of {claim.id} names {of!r}, which is no independent claim")
 
 
 def sweep_files(experiments: Path) -> list[Path]:

@@ -107,9 +107,8 @@ class Job:
         samples = config.evaluation.samples
         evaluation = [(1, _problems(config, name) * samples[name]) for name in config.data.evaluation]
         if self.stage in TEMPERATURES:
-            sampled = sum(
-                each > 0 for each in getattr(config.evaluation, self.stage)
-            )  # one greedy response costs little
+            # One greedy response per problem costs little.
+            sampled = sum(each > 0 for each in getattr(config.evaluation, self.stage))
             return [(sampled, responses) for _, responses in evaluation]
         if self.stage == "evaluate":
             return evaluation
@@ -259,7 +258,7 @@ def resources(config: StageConfig, stage: str) -> dict[str, Any]:
 
     `gpu` is the total over all nodes; `threads` and `mem_mb` (MB) are per node; `runtime` is the time limit in minutes.
     The others are only for jobs on several nodes: they give each node one task, and `mpi` leaves srun to the job's
-    command (distributed/launch.py). `stage` is model, pass_rates, train, evaluate or theory.
+    command (distributed/launch.py). `stage` is model, theory or one of a `Job`.
     """
     hardware, plan, is_toy = config.hardware, config.plan, config.model.name in config.toy_models
     if stage == "model" or (hardware.device == "cpu" and is_toy):  # pretrained models are downloaded without a GPU

@@ -51,16 +51,14 @@ def write_claims(results: Results) -> list[Path]:
         keys = ("verdict", "effect", "low", "high", "reason")
         entry |= {"topic": file.topic(claim.spec), "paper": {key: found[key] for key in keys} if found else None}
     gains = list(judge_gains(paper, results.paper, tests["paper_gain"])) if paper else []
-    head = _head(models, results)
-    groups = Counter(re.sub(" of .*", "", entry["rests_on"]) for entry in entries)
-    values: dict[str, Any] = {"head": head, "summary": summary_line(entries), "groups": groups, "tests": tests}
+    values: dict[str, Any] = _opening(entries, models, results) | {"tests": tests}
     values |= {"claims": list(map(_cells, entries)), "gains": list(map(_cells, gains)), "found": verdict_counts(gains)}
     json, md, *pictures = (results.layout.judged("claims", suffix) for suffix in ("json", "md", "png", "svg", "pdf"))
     write_json(json, entries + gains)
     write_text(md, fill("claims.md", **values))
     smaller = any(model and not model.is_the_papers for model in models.values())
     with rc_context(fname=STYLE):
-        notes = [head, "smaller models ran under the models' names" if smaller else ""]
+        notes = [values["head"], "smaller models ran under the models' names" if smaller else ""]
         save(_draw(headlines(entries), notes), "Headline claims", *pictures)
     return [json, md, *pictures]
 
@@ -83,9 +81,21 @@ def write_field(results: Results, folder: str) -> list[Path]:
     json, md = (results.layout.judged(folder, suffix) for suffix in ("json", "md"))
     write_json(json, entries)
     used = {name: tests[name] for name in dict.fromkeys(claim.spec.test for claim in claims)}
-    head, summary = _head(models, results), summary_line(entries)
-    write_text(md, fill("field.md", head=head, summary=summary, papers=sections, tests=used))
+    write_text(md, fill("field.md", **_opening(entries, models, results), papers=sections, tests=used))
     return [json, md]
+
+
+def _opening(entries: list[dict[str, Any]], models: Mapping[str, Model | None], results: Results) -> dict[str, str]:
+    """What begins the Markdown: the verdicts, what the claims rest on, and what ran."""
+    number = Counter(re.sub(" of .*", "", entry["rests_on"]) for entry in entries)
+    words = {
+        "independent": "independent findings",
+        "facet": "further facets",
+        "by construction": "true by construction",
+        "identity": "identities",
+    }
+    groups = "; ".join(f"{name}: {number[basis]}" for basis, name in words.items() if number[basis])
+    return {"summary": summary_line(entries), "groups": groups.capitalize(), "head": _head(models, results)}
 
 
 def headlines(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

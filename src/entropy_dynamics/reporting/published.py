@@ -90,8 +90,10 @@ def restore(folders: Sequence[Path], root: Path, config: Config) -> dict[str, in
             if models.setdefault(name, model) != model:
                 raise UserError(f"{path} has another model {name!r} than a folder before")
         tables.append((_counts(folder), _published(folder, "metrics", "step")))
-        # Those of trained runs: an untrained model may exist only once, with seed 0.
-        for seed in sorted({seed for of in tables[-1] for seed in of["seed"][of["method"] != BASE]}):
+        # Without those of an untrained model that exists only once, with seed 0.
+        per_seed = {name for name in models if config.untrained(name, 1)}
+        own = (of["seed"][(of["method"] != BASE) | of["model"].isin(per_seed)] for of in tables[-1])
+        for seed in sorted({seed for column in own for seed in column}):
             if (other := seeds.setdefault(seed, folder)) != folder:
                 raise UserError(f"{other} and {folder} both have seed {seed}: one untrained model counts once")
     number = {seed: place for place, seed in enumerate(seeds)}
