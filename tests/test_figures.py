@@ -229,8 +229,9 @@ def test_the_lens_sums_over_steps_and_not_shares(results, tmp_path):
 
 
 def test_a_missing_run_names_the_file_and_how_to_make_it_and_writes_nothing(small):
-    missing = Run(MODEL, "grpo", 1).metrics_file(small)
-    missing.unlink()
+    missing, *others = (Run(MODEL, "grpo", seed).metrics_file(small) for seed in range(3))
+    for file in (missing, *others):
+        file.unlink()
     with pytest.raises(UserError, match=f"^{missing} is missing; make it or get it again$"):
         draw("figure5", small, SEEDS)
     assert not (small / "figures").exists()
@@ -247,7 +248,7 @@ def test_a_failed_drawing_leaves_the_old_figure(small):
     paths = draw("figure5", small, SEEDS)
     before = [path.read_bytes() for path in paths]
     write_metrics(small, Run(MODEL, "grpo", 0))
-    Run(MODEL, "grpo", 2).metrics_file(small).unlink()
+    Run(MODEL, "grpo", 2).metrics_file(small).write_bytes(b"damaged")
     with pytest.raises(UserError):
         draw("figure5", small, SEEDS)
     assert [path.read_bytes() for path in paths] == before

@@ -271,6 +271,12 @@ def test_a_token_shows_the_numbers_of_its_file(live, browser):
     assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
 
 
+def test_a_table_on_the_page_has_the_seeds_that_there_are(live):
+    assert "seeds so far" not in write_report(live).read_text()
+    more = Results(live.root, SCALE, SEEDS | {"tables": 3}, live.configs, live.experiments)
+    assert "<b>1 of 3 seeds so far, no interval.</b>" in write_report(more).read_text()
+
+
 def canned(query):
     """An answer of three tokens, the second dropped; an error for another problem."""
     if query["problem"] != "1,2=3":

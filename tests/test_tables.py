@@ -106,6 +106,23 @@ def test_table_numbers_by_hand(tmp_path, monkeypatch):
     assert cells[7][:2] == ["the paper", "19.69 (+2.81)"]
 
 
+def test_a_table_has_the_seeds_whose_runs_are_all_there(results, tmp_path):
+    folder = shutil.copytree(results, tmp_path / SCALE)
+    whole = pd.read_csv(draw("table1", folder, SEEDS)[0]).set_index(["model", "method"])
+    Run(MODEL, "clip_b", 1).evaluation_file(folder, "aime25").unlink()
+    csv, md, _ = draw("table1", folder, SEEDS)
+    part = pd.read_csv(csv).set_index(["model", "method"])
+    assert (set(whole.seeds), set(part.seeds)) == ({3}, {2})
+    assert "over 2 of 3 seeds and over problems" in md.read_text()
+    assert part.loc[(MODEL, "grpo")].aime24_avg_low != whole.loc[(MODEL, "grpo")].aime24_avg_low  # of every method
+    shutil.rmtree(Run(MODEL, "grpo", 2).evaluation_file(folder, "aime25").parent)
+    assert "none for 1 of 3 seeds of a trained one" in draw("table1", folder, SEEDS)[1].read_text()
+    missing = Run(MODEL, "clip_v", 0).evaluation_file(folder, "aime24")
+    missing.unlink()
+    with pytest.raises(UserError, match=" is missing; "):
+        draw("table1", folder, SEEDS)
+
+
 def test_a_toy_model_never_goes_under_the_real_name(results):
     _, md, tex = draw("table1", results, SEEDS)
     for text in (md.read_text(), tex.read_text()):

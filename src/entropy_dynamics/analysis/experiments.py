@@ -5,12 +5,12 @@ Snakemake imports this module to find the input files of its rules, so it import
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from entropy_dynamics.analysis import specs
 from entropy_dynamics.config import (
@@ -73,6 +73,8 @@ class Experiment(Generic[S]):
     """Model -> the seed of the untrained model whose model.json says what ran."""
     temperatures: tuple[float, ...] = ()
     """Temperatures of the evaluations that are read, in addition to that of the tables."""
+    planned: int | None = None
+    """The number of seeds of the whole experiment, if this is a part of it; see `so_far`."""
 
     @property
     def heading(self) -> str:
@@ -108,25 +110,47 @@ class Experiment(Generic[S]):
 
     @property
     def seeds(self) -> str:
-        """'one seed', '3 seeds', or '1 to 3 seeds per method'; untrained models are not counted."""
-        counts = {len(self.of(run.model, run.method)) for run in self.runs if run.method != BASE} or {1}
-        if len(counts) > 1:
-            return f"{min(counts)} to {max(counts)} seeds per method"
-        return "one seed" if counts == {1} else f"{counts.pop()} seeds"
+        """'one seed', '3 seeds', '1 of 3 seeds' or '1 to 3 seeds per method'; untrained models are not counted."""
+        least, most = min(counts := self._seeds_per_method), max(counts)
+        if self.planned:
+            return f"{most} of {self.planned} seeds"
+        if least < most:
+            return f"{least} to {most} seeds per method"
+        return "one seed" if most == 1 else f"{most} seeds"
+
+    @property
+    def has_one_seed(self) -> bool:
+        return self._seeds_per_method == {1}
+
+    @property
+    def _seeds_per_method(self) -> set[int]:
+        return {len(self.of(run.model, run.method)) for run in self.runs if run.method != BASE} or {1}
 
     def model_of(self, panel: specs.Panel) -> str:
         return panel.model or self.models[0]
 
+    def so_far(self, results: Path) -> Self:
+        """The experiment on the seeds whose files are all in results/<scale>; on all seeds if there is none."""
+        single = [model for model in self.models if len(self.of(model, BASE)) == 1]  # serves all seeds
+        bound = [run for run in self.runs if run.method != BASE or run.model not in single]
+        lacking = {run.seed for run in bound if not all(file.is_file() for file in self.run_files(results, run))}
+        seeds = {run.seed for run in bound}
+        if not lacking or lacking == seeds:
+            return self
+        runs = tuple(run for run in self.runs if run.seed not in lacking or run not in bound)
+        return replace(self, runs=runs, planned=len(seeds))
+
+    def run_files(self, results: Path, run: Run) -> list[Path]:
+        """The files of a run that the experiment reads."""
+        read = product(self.evaluations, [None, *self.temperatures])
+        files = [run.evaluation_file(results, dataset, temperature) for dataset, temperature in read]
+        both = isinstance(self.spec, specs.SweepsSpec | specs.LadderSpec) or getattr(self.spec, "entropy", False)
+        return files + [run.metrics_file(results)] * (run.method != BASE and (both or not files))
+
     def input_files(self, results: Path) -> list[Path]:
         """The files in results/<scale> that the experiment reads."""
         layout = Layout(results)
-        evaluations = [
-            run.evaluation_file(results, dataset, temperature)
-            for run, dataset, temperature in product(self.runs, self.evaluations, [None, *self.temperatures])
-        ]
-        both = isinstance(self.spec, specs.SweepsSpec | specs.LadderSpec) or getattr(self.spec, "entropy", False)
-        trained = [run for run in self.runs if run.method != BASE]
-        files = evaluations + [run.metrics_file(results) for run in trained if both or not evaluations]
+        files = [file for run in self.runs for file in self.run_files(results, run)]
         files += [layout.facts(model, BASE, seed) for model, seed in self.untrained.items()]
         if isinstance(self.spec, specs.DataFilter):
             files += [layout.pass_rates(seed) for seed in self.untrained.values()]

@@ -9,9 +9,10 @@ from entropy_dynamics.analysis.specs import ScoresSpec
 def render(name: str, results: Results) -> list[Path]:
     """Write the files of a table (csv, md, tex) or figure (png, svg, pdf, csv) and return their paths.
 
-    Raises UserError, and writes nothing, if the name is unknown, or a file of a run is missing or damaged.
+    It has the seeds whose runs are all there. Raises UserError, and writes nothing, if the name is unknown, no seed is
+    complete, or a file of a run is damaged.
     """
-    experiment = results.experiment(name)
+    experiment = results.experiment(name).so_far(results.root)
     if isinstance(experiment.spec, ScoresSpec):  # tables do not wait for the import of matplotlib
         from entropy_dynamics.reporting.tables import write_table as write
     else:

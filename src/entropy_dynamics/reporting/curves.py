@@ -161,7 +161,7 @@ def _notes(experiment: Experiment[CurvesSpec]) -> list[str]:
     """What markers, arrows and whiskers are."""
     notes = []
     if any(panel.points for panel in experiment.spec.panels):
-        whiskers = "" if experiment.seeds == "one seed" else ", whiskers: lowest to highest seed"
+        whiskers = "" if experiment.has_one_seed else ", whiskers: lowest to highest seed"
         notes.append(f"lines: training samples; markers side by side are of one step{whiskers}")
     if any(panel.x != "step" for panel in experiment.spec.panels):
         notes.append("trajectories over training, to the arrow; whiskers at its end: lowest to highest seed")

@@ -30,7 +30,7 @@ def draw_lens(experiment: Experiment[LensSpec], results: Results) -> tuple[Figur
     draw_shares(shares, frame[[f"{part}_share" for part in PARTS]].to_numpy())
     shares.set_yticks(range(len(frame)), frame["label"].map(pretty), fontsize=6)
     _draw_ends(ends, frame, spec.baseline)
-    single = experiment.seeds == "one seed"
+    single = experiment.has_one_seed
     spread = ": the spread between seeds is unknown" if single else "; whiskers: lowest to highest seed"
     notes = [
         f"{results.scale} scale: {frame['model_that_ran'][0]}",

@@ -40,7 +40,7 @@ def write_report(results: Results) -> Path:
         table, figure = layout.table(name, "csv"), layout.figure(name, "svg")
         if not (table.is_file() or figure.is_file()):
             continue
-        experiment = results.experiment(name)
+        experiment = results.experiment(name).so_far(layout.root)
         by_name[name] = {
             "experiment": experiment,
             "claims": [claim for claim in claims if name in shown_in(claim["place"])],

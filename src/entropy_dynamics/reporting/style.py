@@ -95,8 +95,8 @@ def _shades(place: int, number: int) -> list[Look]:
 def what_ran(experiment: Experiment[Spec], results: Results, differences: bool = False) -> list[str]:
     """Models, scale, and how the seeds are averaged (differences between methods: as `seed_interval`)."""
     models = "; ".join(results.model(model).ran_with_size for model in experiment.models)
-    if experiment.seeds == "one seed":
-        drawn = "one seed: the spread between seeds is unknown"
+    if experiment.has_one_seed:
+        drawn = f"{experiment.seeds}: the spread between seeds is unknown"
     else:
         bands = isinstance(experiment.spec, CurvesSpec) and any(panel.x == "step" for panel in experiment.spec.panels)
         shading = ", shading: lowest to highest seed" if bands else ""
@@ -107,8 +107,8 @@ def what_ran(experiment: Experiment[Spec], results: Results, differences: bool =
 
 def intervals(experiment: Experiment[Spec]) -> str:
     """Explanation of the intervals of scores, for the footer."""
-    if experiment.seeds == "one seed":
-        return f"{LEVEL:.0%} intervals over problems, none for one seed of a trained method"
+    if experiment.has_one_seed:
+        return f"{LEVEL:.0%} intervals over problems, none for {experiment.seeds} of a trained method"
     return f"{LEVEL:.0%} intervals over {experiment.seeds} and over problems"
 
 

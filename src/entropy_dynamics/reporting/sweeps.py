@@ -54,7 +54,7 @@ def draw_strength(experiment: Experiment[StrengthSpec], results: Results) -> tup
         models = {results.model(model).ran: look for model, look in styles.items()}
         style.add_legend(figure, models, 1, **style.LINE_LEGEND)
     baseline = style.pretty(results.method_label(experiment.spec.baseline))
-    whiskers = "" if experiment.seeds == "one seed" else f"; whiskers: {LEVEL:.0%} intervals, cut off at the frame"
+    whiskers = "" if experiment.has_one_seed else f"; whiskers: {LEVEL:.0%} intervals, cut off at the frame"
     parameters = dict.fromkeys(style.pretty(rows["parameter"].iloc[0]) for rows in swept)
     sets = f"scores on {', '.join(map(results.dataset_label, experiment.evaluations))}{whiskers}"
     lines = f"numbers: the dose, {', '.join(parameters)}; horizontal line: {baseline}"
