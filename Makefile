@@ -16,8 +16,8 @@ TRL_MAIN := https://github.com/huggingface/trl.git
 .PHONY: reproduce smoke smollm2 rehearsal workflow-report docs notebooks test test-pretrained test-slurm test-vllm test-integrations test-trl-main test-long gpu-check lock audit lint clean
 .DEFAULT_GOAL := reproduce
 
-# What a stopped run shows: verdicts, Table 1 and the page, of the seeds whose runs are all there.
-SO_FAR = for what in claims "draw table1" report; do $(BIN)/entropy-dynamics $$what --scale $(1); done
+# What a stopped run shows: verdicts, tables, figures and the page, of the seeds whose runs are all there.
+SO_FAR = [ ! -d results/$(1) ] || for what in claims draw report; do $(BIN)/entropy-dynamics $$what --scale $(1); done
 
 reproduce: .venv/ready  ## the paper at the laptop scale: all tables and figures into results/laptop
 	-$(BIN)/snakemake table1 --config seeds=1 extra_seeds=1  # the first numbers on the page, of one seed

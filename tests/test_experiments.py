@@ -33,6 +33,49 @@ def test_a_sweep_takes_the_values_of_its_scale():
     assert methods("desk") == methods("laptop")  # which it extends
 
 
+@pytest.mark.parametrize("scale", ["laptop", "gpu"])  # an untrained model per seed; one for all seeds
+def test_an_experiment_so_far_has_the_seeds_with_all_files(tmp_path, scale):
+    whole = load_experiment("placebos", scale, SEEDS, ROOT / "experiments")  # scores, and entropies from the metrics
+    files = whole.input_files(tmp_path)
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    assert whole.so_far(tmp_path) is whole
+    lost = {seed: next(run for run in whole.runs if (run.method, run.seed) == ("rft", seed)) for seed in range(3)}
+    lost[1].metrics_file(tmp_path).unlink()
+    part = whole.so_far(tmp_path)
+    assert {run.seed for run in part.runs} == {0, 2}
+    assert set(whole.runs) - set(part.runs) == {run for run in whole.runs if run.seed == 1}
+    assert (part.seeds, part.has_one_seed) == ("2 of 3 seeds", False)
+    lost[0].evaluation_file(tmp_path, "aime24").unlink()
+    part = whole.so_far(tmp_path)
+    assert (part.seeds, part.has_one_seed) == ("1 of 3 seeds", True)
+    lost[2].evaluation_file(tmp_path, "aime24").unlink()
+    assert whole.so_far(tmp_path) is whole  # so that what is missing is named
+
+
+def test_one_untrained_model_is_in_what_there_is_so_far(tmp_path):
+    whole = load_experiment("table1", "gpu", SEEDS, ROOT / "experiments")
+    for file in whole.input_files(tmp_path):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    next(run for run in whole.runs if run.method == "grpo").evaluation_file(tmp_path, "aime24").unlink()
+    part = whole.so_far(tmp_path)
+    assert {run.seed for run in part.runs if run.method == "base"} == {0}
+    assert {run.seed for run in part.runs if run.method != "base"} == {1, 2}
+
+
+def test_no_method_is_left_out_of_what_there_is_so_far(tmp_path):
+    """Those with fewer seeds than the others would be, if one of their seeds counted for all."""
+    whole = load_experiment("lens", SCALE, SEEDS, ROOT / "experiments")
+    assert whole.seeds == "1 to 3 seeds per method"
+    for file in whole.input_files(tmp_path):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    next(run for run in whole.runs if len(whole.of(run.model, run.method)) == 1).metrics_file(tmp_path).unlink()
+    assert whole.so_far(tmp_path) is whole
+
+
 def test_unknown_names(tmp_path):
     with pytest.raises(UserError, match="did you mean 'figure1'"):
         load_experiment("figur1", SCALE, SEEDS, ROOT / "experiments")

@@ -214,6 +214,7 @@ NOT_PUBLISHED = ("unique_", "majority_")  # claims about answers, which counts d
         ("both", "laptop", ["first", "second"], {"claims": 70, "controls": 20}),
         ("desk-both", "desk", ["desk", "desk-second"], {"claims": 60}),
         ("desk", "desk", ["desk"], {"claims": 60, "controls": 20}),
+        ("desk-second", "desk", ["desk-second"], {"claims": 45}),
         ("first", "laptop", ["first"], {"claims": 60}),
         ("second", "laptop", ["second"], {"claims": 60}),
         ("xeon", "laptop", ["xeon"], {"claims": 60}),
@@ -385,6 +386,26 @@ def test_one_untrained_model_counts_for_all_seeds(tmp_path, capsys):
     assert results.samples(Run(MODEL, "base", 0), "aime24").correct.tolist() == [3, 0]
     found = [results.samples(Run(MODEL, "grpo", seed), "aime24").correct.tolist() for seed in range(4)]
     assert found == [[0, 1], [1, 1]] * 2
+
+
+def test_seeds_of_untrained_models_alone_come_last(tmp_path, capsys):
+    """A stopped run has more untrained models than runs; `seeds.tables` counts the runs."""
+    for first, trained in ((0, 1), (50, 2)):
+        root = tmp_path / str(first) / "laptop"
+        for seed in range(first, first + 3):
+            write_evaluation(root, Run(MODEL, "base", seed), "aime24", np.arange(8) < [[3], [seed % 50]])
+        for seed in range(first, first + trained):
+            write_evaluation(root, Run(MODEL, "grpo", seed), "aime24", np.arange(8) < [[seed % 50], [1]])
+            write_metrics(root, Run(MODEL, "grpo", seed), steps=5)
+        write_json(Layout(root).model(MODEL, 0) / "model.json", model_facts(MODEL))
+        assert main(["archive", str(root), str(root.with_name("out"))]) == 0
+    folders = [str(tmp_path / first / "out") for first in ("0", "50")]
+    assert main(["restore", *folders, "--out", str(tmp_path / "laptop")]) == 0
+    assert "seeds.tables=3" in capsys.readouterr().out
+    results = Results(tmp_path / "laptop", "laptop", {"tables": 3, "extras": 3, "pilot": 1})
+    for method, expected in (("grpo", [[0, 1], [0, 1], [1, 1]]), ("base", [[3, 0], [3, 0], [3, 1], [3, 1]])):
+        runs = [Run(MODEL, method, seed) for seed in range(len(expected))]
+        assert [results.samples(run, "aime24").correct.tolist() for run in runs] == expected
 
 
 def test_folders_of_different_models_are_not_pooled(published, tmp_path, capsys):

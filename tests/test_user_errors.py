@@ -103,6 +103,7 @@ def test_seeds(refused, seed):
         (("config", "--model", "clip_v", "--method", "qwen3-4b-base"), "unknown model 'clip_v'"),
         (("draw", "../table1"), "unknown table or figure '../table1'; did you mean 'table1'?"),
         (("draw", "table1"), " is missing; make it with: snakemake --config scale=laptop -- results/laptop/"),
+        (("draw", "--results", "nowhere"), "nowhere/laptop has no seed with all runs of a table or figure; make"),
         (("claims", "--results", "nowhere"), "no folder nowhere/laptop; make it with: snakemake --config scale=laptop"),
         (
             ("restore", "x", "--out", "mine/first"),

@@ -183,7 +183,8 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add_argument("--temperatures", nargs="+", type=_temperature, metavar="T", help=at)
     stage("theory", "Theorems 1 and 2 on the untrained model of theory_check: predicted and realized entropy change.")
     draw = stage("draw", "Write tables and figures.")
-    draw.add_argument("names", nargs="+", metavar="NAME", help="table1, figure1, ..., data_filter")
+    names = "table1, figure1, ..., data_filter; by default all whose runs are there"
+    draw.add_argument("names", nargs="*", metavar="NAME", help=names)
     stage("claims", "Evaluate the paper's claims against the results so far.")
     stage("field", "Evaluate the claims of other papers against the results so far.")
     stage("controls", "Evaluate the claims about controls against the results so far.")

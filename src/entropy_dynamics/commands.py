@@ -171,11 +171,22 @@ def theory(options: argparse.Namespace) -> None:
 def draw(options: argparse.Namespace) -> None:
     from entropy_dynamics.reporting import render
 
-    results = _results(options)
+    results, left_out = _results(options), []
     for name in options.names:
         results.experiment(name)  # raises for an unknown name before anything is written
-    for name in options.names:
+    for name in options.names or results.names:
+        experiment = results.experiment(name).so_far(results.root)
+        if not options.names and not all(file.is_file() for file in experiment.input_files(results.root)):
+            left_out.append(name)
+            continue
+        if experiment.planned:
+            print(f"{name}: {experiment.seeds}, as the others lack runs", file=sys.stderr)
         print(*render(name, results), sep="\n")
+    if left_out == results.names:
+        remedy = f"make them with: snakemake --config scale={options.scale}"
+        raise UserError(f"{results.root} has no seed with all runs of a table or figure; {remedy}")
+    if left_out:
+        print(f"no seed has all runs of: {', '.join(left_out)}", file=sys.stderr)
 
 
 def claims(options: argparse.Namespace) -> None:

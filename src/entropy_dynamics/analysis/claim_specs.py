@@ -50,7 +50,8 @@ class ClaimSpec(Section):
     """Whether the claim is not the paper's, but follows from the one at this place."""
     rests_on: Basis = "independent"
     """identity: true whatever the runs | by construction: follows from a choice made so that it holds, such as the
-    dose | facet of <id>: another side of what that claim is about | independent."""
+    dose | facet of <id>: another side of what that claim is about, which may be in any file of the folder or in
+    claims.yaml | independent."""
     primary: bool = False
     """Whether the protocol calls it primary: its verdict then takes Holm's correction over all primary claims."""
     test: str

@@ -89,7 +89,7 @@ class Claim:
 def read_claims(experiments: Path) -> ClaimsFile:
     """Read experiments/claims.yaml.
 
-    Raises UserError for invalid YAML, for unknown, missing or invalid keys, and for a facet of no independent claim.
+    Raises UserError for invalid YAML, for unknown, missing or invalid keys, and for a facet without its claim.
     """
     path = experiments / "claims.yaml"
     file = parse(ClaimsFile, read_yaml(path), str(path))

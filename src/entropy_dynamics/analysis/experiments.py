@@ -112,11 +112,10 @@ class Experiment(Generic[S]):
     def seeds(self) -> str:
         """'one seed', '3 seeds', '1 of 3 seeds' or '1 to 3 seeds per method'; untrained models are not counted."""
         least, most = min(counts := self._seeds_per_method), max(counts)
+        number = f"{least} to {most}" if least < most else f"{most}"
         if self.planned:
-            return f"{most} of {self.planned} seeds"
-        if least < most:
-            return f"{least} to {most} seeds per method"
-        return "one seed" if most == 1 else f"{most} seeds"
+            return f"{number} of {self.planned} seeds"
+        return "one seed" if number == "1" else f"{number} seeds" + " per method" * (least < most)
 
     @property
     def has_one_seed(self) -> bool:
@@ -130,22 +129,25 @@ class Experiment(Generic[S]):
         return panel.model or self.models[0]
 
     def so_far(self, results: Path) -> Self:
-        """The experiment on the seeds whose files are all in results/<scale>; on all seeds if there is none."""
+        """The experiment without the seeds that lack a file in results/<scale>.
+
+        With all seeds if a method would be left without any.
+        """
         single = [model for model in self.models if len(self.of(model, BASE)) == 1]  # serves all seeds
         bound = [run for run in self.runs if run.method != BASE or run.model not in single]
         lacking = {run.seed for run in bound if not all(file.is_file() for file in self.run_files(results, run))}
-        seeds = {run.seed for run in bound}
-        if not lacking or lacking == seeds:
-            return self
         runs = tuple(run for run in self.runs if run.seed not in lacking or run not in bound)
-        return replace(self, runs=runs, planned=len(seeds))
+        kept, every = ({(run.model, run.method) for run in these} for these in (runs, self.runs))
+        return replace(self, runs=runs, planned=len({run.seed for run in bound})) if lacking and kept == every else self
 
     def run_files(self, results: Path, run: Run) -> list[Path]:
         """The files of a run that the experiment reads."""
         read = product(self.evaluations, [None, *self.temperatures])
         files = [run.evaluation_file(results, dataset, temperature) for dataset, temperature in read]
         both = isinstance(self.spec, specs.SweepsSpec | specs.LadderSpec) or getattr(self.spec, "entropy", False)
-        return files + [run.metrics_file(results)] * (run.method != BASE and (both or not files))
+        if run.method != BASE and (both or not files):
+            files.append(run.metrics_file(results))
+        return files
 
     def input_files(self, results: Path) -> list[Path]:
         """The files in results/<scale> that the experiment reads."""

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from pydantic import BaseModel, ConfigDict
 
 from entropy_dynamics.analysis.columns import DERIVED
-from entropy_dynamics.analysis.experiments import Experiment, Run, Seeds, first_of, load_experiment
+from entropy_dynamics.analysis.experiments import Experiment, Run, Seeds, first_of, known_experiments, load_experiment
 from entropy_dynamics.analysis.specs import PaperValues, Spec
 from entropy_dynamics.config import CONFIGS, Config, load_config, method_label, read_yaml, split_method
 from entropy_dynamics.errors import UserError
@@ -154,6 +154,12 @@ class Results:
     def experiment(self, name: str) -> Experiment[Any]:
         """experiments/<name>.yaml at this scale. Raises UserError as `load_experiment`."""
         return load_experiment(name, self.scale, self.seeds, self.folder, self.configs)
+
+    @property
+    def names(self) -> list[str]:
+        """The tables and figures of this scale."""
+        every = self.config.experiments or known_experiments(self.folder)
+        return [name for name in every if self.config.experiments or self.experiment(name).spec.target is None]
 
     def model(self, name: str) -> Model:
         """The model that ran under this name, from any of its untrained models, which differ only in their weights."""

@@ -9,7 +9,7 @@ from entropy_dynamics.analysis.specs import ScoresSpec
 def render(name: str, results: Results) -> list[Path]:
     """Write the files of a table (csv, md, tex) or figure (png, svg, pdf, csv) and return their paths.
 
-    It has the seeds whose runs are all there. Raises UserError, and writes nothing, if the name is unknown, no seed is
+    Seeds that lack runs are left out. Raises UserError, and writes nothing, if the name is unknown, no seed is
     complete, or a file of a run is damaged.
     """
     experiment = results.experiment(name).so_far(results.root)

@@ -86,7 +86,7 @@ def write_field(results: Results, folder: str) -> list[Path]:
 
 
 def _opening(entries: list[dict[str, Any]], models: Mapping[str, Model | None], results: Results) -> dict[str, str]:
-    """What begins the Markdown: the verdicts, what the claims rest on, and what ran."""
+    """The first paragraph of the Markdown: the verdicts, what the claims rest on, and what ran."""
     number = Counter(re.sub(" of .*", "", entry["rests_on"]) for entry in entries)
     words = {
         "independent": "independent findings",

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from entropy_dynamics.analysis.experiments import known_experiments
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.statistics import rounded
 from entropy_dynamics.config import BASE
@@ -59,10 +58,7 @@ def _steps(log: Path) -> np.ndarray:
 
 def progress(results: Results) -> dict[str, Any]:
     """The training runs of the tables and figures: how many are done, of how many, and the minutes left if known."""
-    names = results.config.experiments or [
-        name for name in known_experiments(results.folder) if results.experiment(name).spec.target is None
-    ]
-    runs = {run.path for name in names for run in results.experiment(name).runs if run.method != BASE}
+    runs = {run.path for name in results.names for run in results.experiment(name).runs if run.method != BASE}
     done = sum(results.layout.metrics(*run).is_file() for run in runs)
     trained = [job for job in read_jobs(results.layout.jobs) if job["rule"] == "train"]
     minutes = busy_seconds(trained) / 60 / len(trained) * (len(runs) - done) if trained else None

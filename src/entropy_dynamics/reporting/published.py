@@ -96,14 +96,16 @@ def restore(folders: Sequence[Path], root: Path, config: Config) -> dict[str, in
         for seed in sorted({seed for column in own for seed in column}):
             if (other := seeds.setdefault(seed, folder)) != folder:
                 raise UserError(f"{other} and {folder} both have seed {seed}: one untrained model counts once")
-    number = {seed: place for place, seed in enumerate(seeds)}
+    trained = {seed for both in tables for of in both for seed in of["seed"][of["method"] != BASE]}
+    # Those of untrained models alone come last, as `tables` does not count them.
+    number = {seed: place for place, seed in enumerate(sorted(seeds, key=lambda seed: seed not in trained))}
 
     def renumbered(model: str, method: str, seed: int) -> Run:
         place = config.untrained(model, number.get(seed, 0)) if method == BASE else number[seed]
         return Run(model, method, place, stored_as(config.scale, model, method))
 
     with written_whole(root) as whole:
-        write_json(whole / SEEDS, [int(seed) for seed in seeds])
+        write_json(whole / SEEDS, [int(seed) for seed in number])
         for name, model in models.items():
             write_json(Layout(whole).model(name, 0) / FACTS, model.model_dump())
         for counts, metrics in tables:
@@ -116,8 +118,8 @@ def restore(folders: Sequence[Path], root: Path, config: Config) -> dict[str, in
                 path = renumbered(*run).metrics_file(whole)
                 if not path.exists():
                     save_parquet(path, rows.drop(columns=KEYS))
-    trained = pd.concat([metrics for _, metrics in tables]).groupby(["model", "method"])["seed"].nunique()
-    return {"tables": int(trained.max()), "extras": int(trained.min())}
+    runs = pd.concat([metrics for _, metrics in tables]).groupby(["model", "method"])["seed"].nunique()
+    return {"tables": int(runs.max()), "extras": int(runs.min())}
 
 
 class _Described(BaseModel):

@@ -108,7 +108,8 @@ def what_ran(experiment: Experiment[Spec], results: Results, differences: bool =
 def intervals(experiment: Experiment[Spec]) -> str:
     """Explanation of the intervals of scores, for the footer."""
     if experiment.has_one_seed:
-        return f"{LEVEL:.0%} intervals over problems, none for {experiment.seeds} of a trained method"
+        so_far = f" ({experiment.seeds} so far)" if experiment.planned else ""
+        return f"{LEVEL:.0%} intervals over problems, none for one seed of a trained method{so_far}"
     return f"{LEVEL:.0%} intervals over {experiment.seeds} and over problems"
 
 

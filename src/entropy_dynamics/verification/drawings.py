@@ -64,7 +64,7 @@ class Drawings:
         inputs = experiment.input_files(self.root)
         missing = [path for path in inputs if not path.is_file()]
         for path in missing:
-            self.findings.add("missing", path, f"{self.findings.short(file)} was made from it")
+            self.findings.add("missing", path, f"{self.findings.short(file)} is made from it")
         if not missing:
             self._compare(file, lambda: render(file.stem, self.redrawn), inputs)
             if isinstance(experiment.spec, ScoresSpec) and file not in self.findings.suspect:
