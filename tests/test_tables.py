@@ -13,6 +13,7 @@ from entropy_dynamics.analysis.experiments import Run, load_experiment
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.scores import scores_frame
 from entropy_dynamics.analysis.statistics import holm, score_interval, share_interval
+from entropy_dynamics.cli import main
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import write_parquet
 from synthetic_results import (
@@ -121,6 +122,21 @@ def test_a_table_has_the_seeds_whose_runs_are_all_there(results, tmp_path):
     missing.unlink()
     with pytest.raises(UserError, match=" is missing; "):
         draw("table1", folder, SEEDS)
+
+
+def test_draw_says_what_lacks_runs(tmp_path, monkeypatch, capsys):
+    folder = tmp_path / SCALE
+    write_all(folder, SEEDS, names=["table1"])
+    Run(MODEL, "grpo", 1).evaluation_file(folder, "aime25").unlink()
+    monkeypatch.chdir(ROOT)
+    options = ["--scale", SCALE, "--results", str(tmp_path), "--set", "seeds.tables=3", "--set", "seeds.extras=1"]
+    assert main(["draw", "table1", *options]) == 0
+    assert capsys.readouterr().err == "table1: 2 of 3 seeds, as the others lack runs\n"
+    assert main(["draw", *options]) == 0  # everything that has runs
+    said = capsys.readouterr().err.splitlines()
+    assert "table1: 2 of 3 seeds, as the others lack runs" in said
+    assert "figure1" in said[-1].removeprefix("left out, as runs are missing: ").split(", ")
+    assert (folder / "figures" / "pass_at_k.png").is_file()
 
 
 def test_a_toy_model_never_goes_under_the_real_name(results):

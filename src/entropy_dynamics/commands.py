@@ -186,7 +186,7 @@ def draw(options: argparse.Namespace) -> None:
         remedy = f"make them with: snakemake --config scale={options.scale}"
         raise UserError(f"{results.root} has no seed with all runs of a table or figure; {remedy}")
     if left_out:
-        print(f"no seed has all runs of: {', '.join(left_out)}", file=sys.stderr)
+        print(f"left out, as runs are missing: {', '.join(left_out)}", file=sys.stderr)
 
 
 def claims(options: argparse.Namespace) -> None:
