@@ -16,6 +16,7 @@ from conftest import ROOT
 from entropy_dynamics.analysis.experiments import Run
 from entropy_dynamics.analysis.problem_scores import Arm, score_columns
 from entropy_dynamics.analysis.run_data import Results, Samples
+from entropy_dynamics.analysis.scores import scores_frame
 from entropy_dynamics.analysis.statistics import Interval, score_interval
 from entropy_dynamics.analysis.sweeps import matched_frame
 from entropy_dynamics.cli import main
@@ -280,6 +281,19 @@ def test_scores_at_matched_entropy_follow_from_what_is_published(tmp_path):
     columns = [name for name in frame.select_dtypes("number") if name in published]
     assert {"entropy", "avg_matched_low", "pass_matched_high"} <= set(columns)
     np.testing.assert_allclose(frame[columns], published[columns], rtol=1e-4, atol=1e-4)
+
+
+def test_the_table_of_all_methods_follows_from_what_is_published(tmp_path):
+    folder = ROOT / "docs" / "reference" / "methods-arms"
+    config = load_config("laptop")
+    restore([folder], tmp_path / "laptop", config)
+    results = Results(tmp_path / "laptop", "laptop", dict(config.seeds) | {"tables": 5, "extras": 5})
+    frame = scores_frame(results.experiment("methods_on_policy"), results)
+    published = pd.read_csv(folder / "methods_on_policy.csv")
+    assert frame["method"].tolist() == published["method"].tolist()
+    columns = [name for name in published.filter(regex="^(entropy|.*_(avg|pass)(_difference)?)$") if name in frame]
+    assert {"entropy", "dapo500_pass_difference"} <= set(columns)
+    np.testing.assert_allclose(frame[columns].astype(float), published[columns], rtol=1e-3, atol=1e-3)
 
 
 def test_what_was_published_comes_back(published, tmp_path, capsys):
