@@ -16,12 +16,8 @@ from conftest import ROOT
 from entropy_dynamics.analysis.experiments import Run
 from entropy_dynamics.analysis.problem_scores import Arm, score_columns
 from entropy_dynamics.analysis.run_data import Results, Samples
-from entropy_dynamics.analysis.scores import scores_frame
 from entropy_dynamics.analysis.statistics import Interval, score_interval
-from entropy_dynamics.analysis.sweeps import matched_frame
 from entropy_dynamics.cli import main
-from entropy_dynamics.config import load_config
-from entropy_dynamics.reporting.published import restore
 from entropy_dynamics.results.files import write_json, write_parquet
 from entropy_dynamics.results.layout import Layout
 from synthetic_results import MODEL, SCALE, model_facts, write_evaluation, write_metrics
@@ -206,96 +202,6 @@ def test_a_doi_goes_into_the_card_and_the_citation(published, tmp_path, capsys):
     assert "no DOI" not in capsys.readouterr().out
 
 
-NOT_PUBLISHED = ("unique_", "majority_")  # claims about answers, which counts do not tell
-
-
-@pytest.mark.parametrize(
-    ("folder", "scale", "runs", "judged"),  # `judged`: at least so many claims of each kind have an interval
-    [
-        ("both", "laptop", ["first", "second"], {"claims": 70, "controls": 20}),
-        ("desk-both", "desk", ["desk", "desk-second"], {"claims": 60}),
-        ("desk", "desk", ["desk"], {"claims": 60, "controls": 20}),
-        ("desk-second", "desk", ["desk-second"], {"claims": 45}),
-        ("first", "laptop", ["first"], {"claims": 60}),
-        ("second", "laptop", ["second"], {"claims": 60}),
-        ("xeon", "laptop", ["xeon"], {"claims": 60}),
-        ("xeon-amx", "laptop", ["xeon-amx"], {"claims": 60}),
-        ("controls", "laptop", ["controls"], {"controls": 30}),
-        ("controls-both", "laptop", ["controls", "controls-second"], {"controls": 20}),
-        ("path-both", "laptop", ["controls", "path-second"], {"controls": 16}),
-        ("path-second", "laptop", ["path-second"], {"controls": 20}),
-        ("desk-controls", "desk", ["desk-controls"], {"controls": 41}),
-        ("desk-controls-second", "desk", ["desk-controls-second"], {"controls": 30}),
-        ("desk-controls-both", "desk", ["desk-controls", "desk-controls-second"], {"controls": 30}),
-        ("desk-ppo", "desk", ["desk-ppo"], {"claims": 2}),
-        ("methods-second", "laptop", ["methods-second"], {"field": 57}),
-        ("table6", "laptop", ["table6"], {"claims": 2, "controls": 15}),
-        ("newer", "laptop", ["newer"], {"field": 10, "controls": 1}),
-        ("smollm2", "smollm2", ["smollm2"], {"claims": 12}),
-        ("smollm2-words", "smollm2-words", ["smollm2-words"], {"claims": 6}),
-    ],
-)
-def test_all_verdicts_follow_from_what_is_published(folder, scale, runs, judged, tmp_path, monkeypatch, capsys):
-    """As a reader would: `restore`, and the command that it prints, or `controls` in its place."""
-    for name in ("configs", "experiments"):
-        (tmp_path / name).symlink_to(ROOT / name)
-    monkeypatch.chdir(tmp_path)
-    reference = ROOT / "docs" / "reference"
-    assert main(["restore", *(str(reference / run) for run in runs), "--out", f"results/{scale}"]) == 0
-    _, command = capsys.readouterr().out.splitlines()
-    for kind, number in judged.items():
-        assert main([kind, *command.split()[2:]]) == 0
-        restored, published = (
-            {
-                entry["id"]: entry
-                for entry in json.loads(file.read_text())
-                if entry["subject"] == "this run" and not entry["id"].startswith(NOT_PUBLISHED)
-            }
-            for file in (tmp_path / f"results/{scale}/{kind}.json", reference / folder / f"{kind}.json")
-        )
-        assert restored.keys() >= published.keys()
-        assert sum(entry["low"] is not None for entry in published.values()) >= number
-        for name, entry in published.items():
-            for part in ("verdict", "rests_on"):
-                assert restored[name][part] == entry[part], name
-            for part in ("effect", "low", "high"):
-                assert restored[name][part] == (entry[part] and pytest.approx(entry[part], rel=1e-3, abs=1e-6)), name
-
-
-@pytest.mark.parametrize("folder", ["xeon-amx", "table6"])
-def test_ppo_dropped_the_share_of_tokens_that_the_method_drops_with_grpo(folder):
-    """The protocol's strengths, by what ran; with an older, wrong one it was two thirds of that share."""
-    metrics = pd.read_parquet(ROOT / "docs" / "reference" / folder / "metrics.parquet")
-    dropped = metrics[metrics["model"] == MODEL].groupby("method")["clip_fraction"].mean()
-    for name in ("clip_b", "clip_v"):
-        assert 0.75 < dropped[f"ppo_{name}"] / dropped[name] < 1.33
-
-
-def test_scores_at_matched_entropy_follow_from_what_is_published(tmp_path):
-    newer = ROOT / "docs" / "reference" / "newer"
-    config = load_config("laptop")
-    restore([newer], tmp_path / "laptop", config)
-    results = Results(tmp_path / "laptop", "laptop", dict(config.seeds) | {"tables": 5, "extras": 5})
-    frame = matched_frame(results.experiment("matched_entropy_opefo"), results)
-    published = pd.read_csv(newer / "figures" / "matched_entropy_opefo.csv")
-    columns = [name for name in frame.select_dtypes("number") if name in published]
-    assert {"entropy", "avg_matched_low", "pass_matched_high"} <= set(columns)
-    np.testing.assert_allclose(frame[columns], published[columns], rtol=1e-4, atol=1e-4)
-
-
-def test_the_table_of_all_methods_follows_from_what_is_published(tmp_path):
-    folder = ROOT / "docs" / "reference" / "methods-arms"
-    config = load_config("laptop")
-    restore([folder], tmp_path / "laptop", config)
-    results = Results(tmp_path / "laptop", "laptop", dict(config.seeds) | {"tables": 5, "extras": 5})
-    frame = scores_frame(results.experiment("methods_on_policy"), results)
-    published = pd.read_csv(folder / "methods_on_policy.csv")
-    assert frame["method"].tolist() == published["method"].tolist()
-    columns = [name for name in published.filter(regex="^(entropy|.*_(avg|pass)(_difference)?)$") if name in frame]
-    assert {"entropy", "dapo500_pass_difference"} <= set(columns)
-    np.testing.assert_allclose(frame[columns].astype(float), published[columns], rtol=1e-3, atol=1e-3)
-
-
 def test_what_was_published_comes_back(published, tmp_path, capsys):
     _, out = published
     assert main(["restore", str(out), "--out", str(tmp_path / "in results" / SCALE)]) == 0
@@ -385,43 +291,47 @@ def test_rows_may_be_in_any_order_and_seeds_in_one_of_the_files_alone(published,
         pd.testing.assert_frame_equal(frame, now[file])
 
 
+def archived(folder: Path, scale: str, base: dict[int, list[int]], grpo: dict[int, list[int]]) -> str:
+    """A published folder with two problems, of which these numbers of eight samples are correct, by seed."""
+    root = folder / scale
+    for method, correct in (("base", base), ("grpo", grpo)):
+        for seed, counts in correct.items():
+            write_evaluation(root, Run(MODEL, method, seed), "aime24", np.arange(8) < np.array(counts)[:, None])
+    for seed in grpo:
+        write_metrics(root, Run(MODEL, "grpo", seed), steps=5)
+    write_json(Layout(root).model(MODEL, 0) / "model.json", model_facts(MODEL))
+    assert main(["archive", str(root), str(folder / "out")]) == 0
+    return str(folder / "out")
+
+
+def correct_of(results: Results, method: str, seeds: int) -> list[list[int]]:
+    return [results.samples(Run(MODEL, method, seed), "aime24").correct.tolist() for seed in range(seeds)]
+
+
 def test_one_untrained_model_counts_for_all_seeds(tmp_path, capsys):
     """A pretrained model without a cold start is evaluated once, as seed 0, whatever the seeds of the runs are."""
-    for first in (50, 40_000):  # the second is above 16 bits
-        root = tmp_path / str(first) / "paper"
-        write_evaluation(root, Run(MODEL, "base", 0), "aime24", np.arange(8) < [[3], [0]])
-        for seed in (first, first + 1):
-            write_evaluation(root, Run(MODEL, "grpo", seed), "aime24", np.arange(8) < [[seed - first], [1]])
-            write_metrics(root, Run(MODEL, "grpo", seed), steps=5)
-        write_json(Layout(root).model(MODEL, 0) / "model.json", model_facts(MODEL))
-        assert main(["archive", str(root), str(root.with_name("out"))]) == 0
-    folders = [str(tmp_path / first / "out") for first in ("50", "40000")]
+    folders = [
+        archived(tmp_path / str(first), "paper", {0: [3, 0]}, {first: [0, 1], first + 1: [1, 1]})
+        for first in (50, 40_000)  # the second is above 16 bits
+    ]
     assert main(["restore", *folders, "--out", str(tmp_path / "paper")]) == 0
     assert "seeds.tables=4" in capsys.readouterr().out
     results = Results(tmp_path / "paper", "paper", {"tables": 4, "extras": 4, "pilot": 1})
-    assert results.samples(Run(MODEL, "base", 0), "aime24").correct.tolist() == [3, 0]
-    found = [results.samples(Run(MODEL, "grpo", seed), "aime24").correct.tolist() for seed in range(4)]
-    assert found == [[0, 1], [1, 1]] * 2
+    assert correct_of(results, "base", 1) == [[3, 0]]
+    assert correct_of(results, "grpo", 4) == [[0, 1], [1, 1]] * 2
 
 
 def test_seeds_of_untrained_models_alone_come_last(tmp_path, capsys):
     """A stopped run has more untrained models than runs; `seeds.tables` counts the runs."""
-    for first, trained in ((0, 1), (50, 2)):
-        root = tmp_path / str(first) / "laptop"
-        for seed in range(first, first + 3):
-            write_evaluation(root, Run(MODEL, "base", seed), "aime24", np.arange(8) < [[3], [seed % 50]])
-        for seed in range(first, first + trained):
-            write_evaluation(root, Run(MODEL, "grpo", seed), "aime24", np.arange(8) < [[seed % 50], [1]])
-            write_metrics(root, Run(MODEL, "grpo", seed), steps=5)
-        write_json(Layout(root).model(MODEL, 0) / "model.json", model_facts(MODEL))
-        assert main(["archive", str(root), str(root.with_name("out"))]) == 0
-    folders = [str(tmp_path / first / "out") for first in ("0", "50")]
+    folders = [
+        archived(tmp_path / "first", "laptop", {0: [3, 0], 1: [3, 1], 2: [3, 2]}, {0: [0, 1]}),
+        archived(tmp_path / "second", "laptop", {50: [4, 0], 51: [4, 1], 52: [4, 2]}, {50: [1, 1], 51: [2, 1]}),
+    ]
     assert main(["restore", *folders, "--out", str(tmp_path / "laptop")]) == 0
     assert "seeds.tables=3" in capsys.readouterr().out
     results = Results(tmp_path / "laptop", "laptop", {"tables": 3, "extras": 3, "pilot": 1})
-    for method, expected in (("grpo", [[0, 1], [0, 1], [1, 1]]), ("base", [[3, 0], [3, 0], [3, 1], [3, 1]])):
-        runs = [Run(MODEL, method, seed) for seed in range(len(expected))]
-        assert [results.samples(run, "aime24").correct.tolist() for run in runs] == expected
+    assert correct_of(results, "grpo", 3) == [[0, 1], [1, 1], [2, 1]]
+    assert correct_of(results, "base", 6) == [[3, 0], [4, 0], [4, 1], [3, 1], [3, 2], [4, 2]]
 
 
 def test_folders_of_different_models_are_not_pooled(published, tmp_path, capsys):

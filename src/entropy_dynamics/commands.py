@@ -171,21 +171,20 @@ def theory(options: argparse.Namespace) -> None:
 def draw(options: argparse.Namespace) -> None:
     from entropy_dynamics.reporting import render
 
-    results, left_out = _results(options), []
-    for name in options.names:
-        results.experiment(name)  # raises for an unknown name before anything is written
-    for name in options.names or results.names:
-        experiment = results.experiment(name).so_far(results.root)
-        if not options.names and not all(file.is_file() for file in experiment.input_files(results.root)):
-            left_out.append(name)
-            continue
-        if experiment.planned:
-            print(f"{name}: {experiment.seeds}, as the others lack runs", file=sys.stderr)
-        print(*render(name, results), sep="\n")
-    if left_out == results.names:
+    results = _results(options)
+    names = options.names or results.names
+    # Raises for an unknown name before anything is written.
+    experiments = {name: results.experiment(name).so_far(results.root) for name in names}
+    files = {name: experiment.input_files(results.root) for name, experiment in experiments.items()}
+    ready = options.names or [name for name in names if all(file.is_file() for file in files[name])]
+    if not ready:
         remedy = f"make them with: snakemake --config scale={options.scale}"
         raise UserError(f"{results.root} has no seed with all runs of a table or figure; {remedy}")
-    if left_out:
+    for name in ready:
+        if experiments[name].planned:
+            print(f"{name}: {experiments[name].seeds}, as the others lack runs", file=sys.stderr)
+        print(*render(name, results), sep="\n")
+    if left_out := [name for name in names if name not in ready]:
         print(f"left out, as runs are missing: {', '.join(left_out)}", file=sys.stderr)
 
 

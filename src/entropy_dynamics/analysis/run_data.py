@@ -158,8 +158,8 @@ class Results:
     @property
     def names(self) -> list[str]:
         """The tables and figures of this scale."""
-        every = self.config.experiments or known_experiments(self.folder)
-        return [name for name in every if self.config.experiments or self.experiment(name).spec.target is None]
+        by_default = (name for name in known_experiments(self.folder) if self.experiment(name).spec.target is None)
+        return self.config.experiments or list(by_default)
 
     def model(self, name: str) -> Model:
         """The model that ran under this name, from any of its untrained models, which differ only in their weights."""

@@ -1,0 +1,105 @@
+"""docs/reference: every published verdict and table follows from the published counts and metrics."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from conftest import ROOT
+from entropy_dynamics.analysis.run_data import Results
+from entropy_dynamics.analysis.scores import scores_frame
+from entropy_dynamics.analysis.sweeps import matched_frame
+from entropy_dynamics.cli import main
+from entropy_dynamics.config import load_config
+from entropy_dynamics.reporting.published import restore
+from synthetic_results import MODEL
+
+NOT_PUBLISHED = ("unique_", "majority_")  # claims about answers, which counts do not tell
+
+
+@pytest.mark.parametrize(
+    ("folder", "scale", "runs", "judged"),  # `judged`: at least so many claims of each kind have an interval
+    [
+        ("both", "laptop", ["first", "second"], {"claims": 70, "controls": 20}),
+        ("desk-both", "desk", ["desk", "desk-second"], {"claims": 60}),
+        ("desk", "desk", ["desk"], {"claims": 60, "controls": 20}),
+        ("desk-second", "desk", ["desk-second"], {"claims": 45}),
+        ("first", "laptop", ["first"], {"claims": 60}),
+        ("second", "laptop", ["second"], {"claims": 60}),
+        ("xeon", "laptop", ["xeon"], {"claims": 60}),
+        ("xeon-amx", "laptop", ["xeon-amx"], {"claims": 60}),
+        ("controls", "laptop", ["controls"], {"controls": 30}),
+        ("controls-both", "laptop", ["controls", "controls-second"], {"controls": 20}),
+        ("path-both", "laptop", ["controls", "path-second"], {"controls": 16}),
+        ("path-second", "laptop", ["path-second"], {"controls": 20}),
+        ("desk-controls", "desk", ["desk-controls"], {"controls": 41}),
+        ("desk-controls-second", "desk", ["desk-controls-second"], {"controls": 30}),
+        ("desk-controls-both", "desk", ["desk-controls", "desk-controls-second"], {"controls": 30}),
+        ("desk-ppo", "desk", ["desk-ppo"], {"claims": 2}),
+        ("methods-second", "laptop", ["methods-second"], {"field": 57}),
+        ("table6", "laptop", ["table6"], {"claims": 2, "controls": 15}),
+        ("newer", "laptop", ["newer"], {"field": 10, "controls": 1}),
+        ("smollm2", "smollm2", ["smollm2"], {"claims": 12}),
+        ("smollm2-words", "smollm2-words", ["smollm2-words"], {"claims": 6}),
+    ],
+)
+def test_all_verdicts_follow_from_what_is_published(folder, scale, runs, judged, tmp_path, monkeypatch, capsys):
+    """As a reader would: `restore`, and the command that it prints, or `controls` in its place."""
+    for name in ("configs", "experiments"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    monkeypatch.chdir(tmp_path)
+    reference = ROOT / "docs" / "reference"
+    assert main(["restore", *(str(reference / run) for run in runs), "--out", f"results/{scale}"]) == 0
+    _, command = capsys.readouterr().out.splitlines()
+    for kind, number in judged.items():
+        assert main([kind, *command.split()[2:]]) == 0
+        restored, published = (
+            {
+                entry["id"]: entry
+                for entry in json.loads(file.read_text())
+                if entry["subject"] == "this run" and not entry["id"].startswith(NOT_PUBLISHED)
+            }
+            for file in (tmp_path / f"results/{scale}/{kind}.json", reference / folder / f"{kind}.json")
+        )
+        assert restored.keys() >= published.keys()
+        assert sum(entry["low"] is not None for entry in published.values()) >= number
+        for name, entry in published.items():
+            for part in ("verdict", "rests_on"):
+                assert restored[name][part] == entry[part], name
+            for part in ("effect", "low", "high"):
+                assert restored[name][part] == (entry[part] and pytest.approx(entry[part], rel=1e-3, abs=1e-6)), name
+
+
+@pytest.mark.parametrize("folder", ["xeon-amx", "table6"])
+def test_ppo_dropped_the_share_of_tokens_that_the_method_drops_with_grpo(folder):
+    """The protocol's strengths, by what ran; with an older, wrong one it was two thirds of that share."""
+    metrics = pd.read_parquet(ROOT / "docs" / "reference" / folder / "metrics.parquet")
+    dropped = metrics[metrics["model"] == MODEL].groupby("method")["clip_fraction"].mean()
+    for name in ("clip_b", "clip_v"):
+        assert 0.75 < dropped[f"ppo_{name}"] / dropped[name] < 1.33
+
+
+def test_scores_at_matched_entropy_follow_from_what_is_published(tmp_path):
+    newer = ROOT / "docs" / "reference" / "newer"
+    config = load_config("laptop")
+    restore([newer], tmp_path / "laptop", config)
+    results = Results(tmp_path / "laptop", "laptop", dict(config.seeds) | {"tables": 5, "extras": 5})
+    frame = matched_frame(results.experiment("matched_entropy_opefo"), results)
+    published = pd.read_csv(newer / "figures" / "matched_entropy_opefo.csv")
+    columns = [name for name in frame.select_dtypes("number") if name in published]
+    assert {"entropy", "avg_matched_low", "pass_matched_high"} <= set(columns)
+    np.testing.assert_allclose(frame[columns], published[columns], rtol=1e-4, atol=1e-4)
+
+
+def test_the_table_of_all_methods_follows_from_what_is_published(tmp_path):
+    folder = ROOT / "docs" / "reference" / "methods-arms"
+    config = load_config("laptop")
+    restore([folder], tmp_path / "laptop", config)
+    results = Results(tmp_path / "laptop", "laptop", dict(config.seeds) | {"tables": 5, "extras": 5})
+    frame = scores_frame(results.experiment("methods_on_policy"), results)
+    published = pd.read_csv(folder / "methods_on_policy.csv")
+    assert frame["method"].tolist() == published["method"].tolist()
+    columns = [name for name in published.filter(regex="^(entropy|.*_(avg|pass)(_difference)?)$") if name in frame]
+    assert {"entropy", "dapo500_pass_difference"} <= set(columns)
+    np.testing.assert_allclose(frame[columns].astype(float), published[columns], rtol=1e-3, atol=1e-3)
