@@ -119,7 +119,7 @@ def test_runs_at_the_same_time_have_their_checkpoints_at_the_same_time():
 
 
 def test_hours_follow_the_gpu():
-    gpu, flops, bandwidth = "H200", 989e12 * 0.25, 4800
+    gpu, flops, bandwidth = "H200", 989e12 * 0.4, 4800
     a100, other = paper(), paper("grpo", f"plan.gpu={gpu}")
     assert training_seconds(a100) / training_seconds(other) == pytest.approx(flops / (312e12 * 0.4))
     alone = ("sampling.batch_size=1", "plan.decode_step_ms=0", "plan.response_tokens=7168")  # bound by the bandwidth

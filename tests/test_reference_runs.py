@@ -1,6 +1,7 @@
 """docs/reference: every published verdict and table follows from the published counts and metrics."""
 
 import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -15,6 +16,7 @@ from entropy_dynamics.config import load_config
 from entropy_dynamics.reporting.published import restore
 from synthetic_results import MODEL
 
+KINDS = ("counts", "metrics")
 NOT_PUBLISHED = ("unique_", "majority_")  # claims about answers, which counts do not tell
 
 
@@ -103,3 +105,25 @@ def test_the_table_of_all_methods_follows_from_what_is_published(tmp_path):
     columns = [name for name in published.filter(regex="^(entropy|.*_(avg|pass)(_difference)?)$") if name in frame]
     assert {"entropy", "dapo500_pass_difference"} <= set(columns)
     np.testing.assert_allclose(frame[columns].astype(float), published[columns], rtol=1e-3, atol=1e-3)
+
+
+def test_the_table_of_the_gpu_page_follows_from_what_is_published():
+    """Seed 0 of an H200 beside the range of the CPU's seeds: entropy of the last five steps, Avg@16, Pass@16."""
+
+    def scores(folder: str) -> pd.DataFrame:
+        counts, metrics = (pd.read_parquet(ROOT / f"docs/reference/{folder}/{name}.parquet") for name in KINDS)
+        counts = counts[np.isclose(counts["temperature"], 0.7) & (counts["dataset"] != "validation")]
+        rates = {"avg": 100 * counts["correct"] / counts["samples"], "pass": 100.0 * (counts["correct"] > 0)}
+        sets = counts.assign(**rates).groupby(["method", "seed", "dataset"])[list(rates)].mean()
+        last = metrics[metrics["step"] >= 45].groupby(["method", "seed"])["entropy"].mean()
+        return sets.groupby(["method", "seed"]).mean().assign(entropy=last)[["entropy", "avg", "pass"]]
+
+    gpu, cpu = scores("smollm2-gpu"), scores("smollm2")
+    page = (ROOT / "docs" / "gpu.md").read_text()
+    names = {"GRPO": "grpo", "random mask": "random_mask", "Clip_B": "clip_b", "Clip_V": "clip_v"}
+    for name, method in names.items():
+        _, row = re.search(rf"^\| ({name}) \|(.+)\|$", page, re.MULTILINE).groups()
+        cells = [[float(number) for number in cell.split(" to ")] for cell in row.split("|")]
+        ranges = [[column.min(), column.max()] for _, column in cpu.loc[method].items()]
+        for shown, measured in zip(cells, [*([value] for value in gpu.loc[method].loc[0]), *ranges], strict=True):
+            assert shown == pytest.approx(measured, abs=0.0505 if measured[0] > 1 else 0.00051)

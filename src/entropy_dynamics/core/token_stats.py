@@ -20,6 +20,7 @@ import math
 import os
 import subprocess
 import warnings
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
@@ -232,17 +233,18 @@ def _sums_of_hidden(
 ) -> tuple[Float[Tensor, "1 5 rows"], PerRow]:
     """Sums and the sampled tokens' logits, from hidden states. One tile of logits is held at a time.
 
-    A product fused with the sums is no faster for large heads on an H100: docs/gpu.md.
+    Tiles are merged once, as every small operation is a launch. A product fused with the sums is no faster for large
+    heads on an H100: docs/gpu.md.
     """
-    sums = torch.zeros(1, 5, len(hidden), device=hidden.device)
-    sums[:, 0] = torch.finfo(torch.float32).min
+    parts: dict[int, list[Tensor]] = defaultdict(list)  # by their first row
     z_token = torch.empty(len(hidden), device=hidden.device)
     for rows, columns, logits in tiles.logits(hidden, weight):
-        sums[..., rows] = _merge(torch.cat((sums[..., rows], sums_of_logits(logits, temperature))), temperature)
+        parts[rows.start].append(sums_of_logits(logits, temperature))
         place, inside = tiles.place(tokens[rows], columns)
         z_token[rows] = torch.where(inside, logits.gather(-1, place[:, None]).squeeze(-1), z_token[rows])
         del logits  # before the next tile is allocated
-    return sums, z_token
+    sums = [_merge(torch.cat(of_rows), temperature) for of_rows in parts.values()]
+    return torch.cat(sums, -1)[None], z_token
 
 
 class _Upstream(NamedTuple):
