@@ -354,6 +354,6 @@ def train_seeds(check: Check, commands: Commands, model: str, methods: Sequence[
 
 def by_method(summaries: list[Case]) -> Case:
     """Mean and standard deviation over seeds of the entropy in the last tenth of the steps."""
-    final = pd.Series([np.mean(run["entropy_nats"][-(len(run["entropy_nats"]) // 10 + 1) :]) for run in summaries])
+    final = pd.Series([np.mean(run["entropy_nats"][-max(1, len(run["entropy_nats"]) // 10) :]) for run in summaries])
     by = final.groupby([run["method"] for run in summaries])
     return json.loads(by.agg(["mean", "std", "count"]).to_json(orient="index"))

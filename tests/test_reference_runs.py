@@ -107,7 +107,7 @@ def test_the_table_of_all_methods_follows_from_what_is_published(tmp_path):
     np.testing.assert_allclose(frame[columns].astype(float), published[columns], rtol=1e-3, atol=1e-3)
 
 
-def test_the_table_of_the_gpu_page_follows_from_what_is_published():
+def test_the_scores_of_smollm2_on_the_gpu_page_follow_from_what_is_published():
     """Seed 0 of an H200 beside the range of the CPU's seeds: entropy of the last five steps, Avg@16, Pass@16."""
 
     def scores(folder: str) -> pd.DataFrame:
@@ -119,11 +119,16 @@ def test_the_table_of_the_gpu_page_follows_from_what_is_published():
         return sets.groupby(["method", "seed"]).mean().assign(entropy=last)[["entropy", "avg", "pass"]]
 
     gpu, cpu = scores("smollm2-gpu"), scores("smollm2")
-    page = (ROOT / "docs" / "gpu.md").read_text()
+    page, inside = (ROOT / "docs" / "gpu.md").read_text(), 0
     names = {"GRPO": "grpo", "random mask": "random_mask", "Clip_B": "clip_b", "Clip_V": "clip_v"}
     for name, method in names.items():
-        _, row = re.search(rf"^\| ({name}) \|(.+)\|$", page, re.MULTILINE).groups()
+        assert cpu.loc[method].index.tolist() == list(range(8))
+        row = re.search(rf"^\| {name} \|(.+)\|$", page, re.MULTILINE)[1]
         cells = [[float(number) for number in cell.split(" to ")] for cell in row.split("|")]
         ranges = [[column.min(), column.max()] for _, column in cpu.loc[method].items()]
-        for shown, measured in zip(cells, [*([value] for value in gpu.loc[method].loc[0]), *ranges], strict=True):
-            assert shown == pytest.approx(measured, abs=0.0505 if measured[0] > 1 else 0.00051)
+        values = gpu.loc[method].loc[0]
+        inside += sum(low <= value <= high for value, (low, high) in zip(values, ranges, strict=True))
+        for shown, measured in zip(cells, [*([value] for value in values), *ranges], strict=True):
+            assert shown == pytest.approx(measured, abs=0.0505 if measured[0] > 1 else 0.000051)
+    assert inside == 10
+    assert "Ten of the twelve values are in the" in page
