@@ -64,6 +64,12 @@ class Claim:
                 return every
         return sorted({*filter(None, every), *evaluation.control_temperatures})
 
+    def temperatures_of(self, run: Run) -> list[float]:
+        """Those at which the claim reads a run: `temperatures`, or the paper's alone."""
+        matched = getattr(self.spec, "temperature", None) == "matched_avg"
+        alone = run.method == BASE or (matched and run.method in self.runs)
+        return [self.config.evaluation.temperature] if alone else self.temperatures
+
     def all_runs(self) -> list[Run]:
         """The runs of the compared methods, and the untrained models if these define the difficulty of problems."""
         by_method = self.seeds
@@ -82,7 +88,7 @@ class Claim:
         if not isinstance(self.spec, ScoreDifference):
             return [run.metrics_file(results)]
         usual = self.config.evaluation.temperature
-        read = product(self.evaluations, [usual] if run.method == BASE else self.temperatures)
+        read = product(self.evaluations, self.temperatures_of(run))
         return [run.evaluation_file(results, dataset, None if at == usual else at) for dataset, at in read]
 
 

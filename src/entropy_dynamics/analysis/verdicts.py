@@ -295,6 +295,8 @@ def _samples(claim: Claim, temperature: float, results: Results, finding: Findin
     expected: dict[Any, Any] = {}
     for run in claim.all_runs():
         at = results.config.evaluation.temperature if run.method == BASE else temperature
+        if at not in claim.temperatures_of(run):
+            continue
         seeds = usable.setdefault((run.model, run.method), {})
         values = {}
         for dataset in claim.evaluations:
@@ -377,7 +379,8 @@ def _best_points(claim: Claim, spec: ScoreDifference, counts: Mapping[float, Eva
     matched = spec.temperature == "matched_avg"
     arms: Evaluated = {}
     for side, methods in (("runs", claim.runs), ("against", claim.against)):
-        points = {(method, at): samples[model, method] for method in methods for at, samples in counts.items()}
+        arms_at = {(method, at): samples.get((model, method)) for method in methods for at, samples in counts.items()}
+        points = {point: seeds for point, seeds in arms_at.items() if seeds is not None}
         validation = {point: [seed[held_out] for seed in seeds.values()] for point, seeds in points.items()}
         if matched and side == "runs":
             chosen = (next(iter(methods)), claim.config.evaluation.temperature)
