@@ -38,6 +38,7 @@ NOT_PUBLISHED = ("unique_", "majority_")  # claims about answers, which counts d
         ("desk-controls", "desk", ["desk-controls"], {"controls": 41}),
         ("desk-controls-second", "desk", ["desk-controls-second"], {"controls": 38}),
         ("desk-controls-both", "desk", ["desk-controls", "desk-controls-second"], {"controls": 38}),
+        ("desk-path", "desk", ["desk-path"], {"controls": 8}),
         ("desk-ppo", "desk", ["desk-ppo"], {"claims": 2}),
         ("methods-second", "laptop", ["methods-second"], {"field": 57}),
         ("table6", "laptop", ["table6"], {"claims": 2, "controls": 15}),
