@@ -66,9 +66,8 @@ class Claim:
 
     def temperatures_of(self, run: Run) -> list[float]:
         """Those at which the claim reads a run: `temperatures`, or the paper's alone."""
-        matched = getattr(self.spec, "temperature", None) == "matched_avg"
-        alone = run.method == BASE or (matched and run.method in self.runs)
-        return [self.config.evaluation.temperature] if alone else self.temperatures
+        matched = self.runs if getattr(self.spec, "temperature", None) == "matched_avg" else ()
+        return [self.config.evaluation.temperature] if run.method in (BASE, *matched) else self.temperatures
 
     def all_runs(self) -> list[Run]:
         """The runs of the compared methods, and the untrained models if these define the difficulty of problems."""

@@ -379,8 +379,8 @@ def _best_points(claim: Claim, spec: ScoreDifference, counts: Mapping[float, Eva
     matched = spec.temperature == "matched_avg"
     arms: Evaluated = {}
     for side, methods in (("runs", claim.runs), ("against", claim.against)):
-        arms_at = {(method, at): samples.get((model, method)) for method in methods for at, samples in counts.items()}
-        points = {point: seeds for point, seeds in arms_at.items() if seeds is not None}
+        read = [(method, at) for method in methods for at in counts if (model, method) in counts[at]]
+        points = {(method, at): counts[at][model, method] for method, at in read}
         validation = {point: [seed[held_out] for seed in seeds.values()] for point, seeds in points.items()}
         if matched and side == "runs":
             chosen = (next(iter(methods)), claim.config.evaluation.temperature)

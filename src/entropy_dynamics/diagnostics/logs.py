@@ -151,8 +151,7 @@ def _read(file: Path, read: Callable[[Path], pd.DataFrame], names: tuple[str, ..
         frame = _by_step(read(file))
         if (entropy := first_logged(frame, names)) is not None:
             ours = (file.name, entropy.name) == (METRICS, "entropy")  # has a value in every row, so a null is NaN
-            text = entropy.map(lambda value: value.strip().lower() if isinstance(value, str) else None)
-            nan = entropy.isna() if ours else text.eq("nan")
+            nan = entropy.isna() if ours else entropy.map(_is_nan).astype(bool)
             frame[entropy.name] = _finite(entropy.mask(nan)).mask(nan, np.inf)
     except UserError:
         raise
@@ -209,6 +208,10 @@ def _number(value: Any) -> float:
 def _constant(name: str) -> object:
     """`parse_constant` for JSON: NaN stays text, as in a CSV file, so that it is not mistaken for a missing value."""
     return name if name == "NaN" else float(name)
+
+
+def _is_nan(value: object) -> bool:
+    return isinstance(value, str) and value.strip().lower() == "nan"
 
 
 def _run_of(file: Path) -> Path:
