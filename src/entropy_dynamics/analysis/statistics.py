@@ -122,7 +122,7 @@ def mean_interval(values: PerSeed) -> Interval:
         return Interval(value, seeds=seeds)
     spread = values.std(axis=-1, ddof=1)
     known = np.where(spread > ROUNDING * np.maximum(1, np.abs(value)), 0.0, np.nan)
-    half = known + _quantile(seeds - 1) * spread / seeds**0.5
+    half = known + t_quantile(seeds - 1) * spread / seeds**0.5
     return Interval(value, value - half, value + half, spread, seeds, known)
 
 
@@ -139,7 +139,7 @@ def score_interval(columns: Sequence[Scores], over_seeds: Callable[[PerSeed], In
     """
     if any(column.shape[-1] < 2 for column in columns):  # a single problem has no spread
         return Interval(sum(column.mean() for column in columns))
-    error = sum(_problem_variance(column) for column in columns) ** 0.5
+    error = sum(problem_variance(column) for column in columns) ** 0.5
     if columns[0].ndim == 1:
         return Interval.normal(sum(column.mean() for column in columns), error)
     return over_seeds(over_problems(columns)).widened(error)
@@ -176,13 +176,13 @@ def over_problems(columns: Sequence[Scores]) -> PerSeed:
     return total
 
 
-def _problem_variance(scores: Scores) -> Number:
+def problem_variance(scores: Scores) -> Number:
     """Variance of the mean score over random problems, without that of the interaction with seeds.
 
     Scaled by the squared ratio of Student's t quantile to the normal one, which matters with few problems.
     """
     problems = scores.shape[-1]
-    share = (_quantile(problems - 1) / NORMAL) ** 2 / problems
+    share = (t_quantile(problems - 1) / NORMAL) ** 2 / problems
     if scores.ndim == 1:
         return share * scores.var(ddof=1)
     seeds = scores.shape[-2]
@@ -246,7 +246,7 @@ def holm(p: Float[np.ndarray, " comparison"]) -> Float[np.ndarray, " comparison"
     return adjusted
 
 
-def _quantile(df: Number) -> Number:
+def t_quantile(df: Number) -> Number:
     """Two-sided 95 % quantile of Student's t."""
     return scipy.special.stdtrit(df, (1 + LEVEL) / 2)
 
@@ -275,6 +275,6 @@ def _detectable(seeds: int, power: float) -> float:
     if not seeds:
         return 0.0
     if seeds < MIN_SEEDS:  # the noncentrality at which t exceeds its quantile with this power
-        return float(scipy.special.nctdtrinc(seeds - 1, 1 - power, _quantile(seeds - 1)) / seeds**0.5)
+        return float(scipy.special.nctdtrinc(seeds - 1, 1 - power, t_quantile(seeds - 1)) / seeds**0.5)
     lowest = sum(_depth(seeds))  # the lower bound is above zero if all seeds but this many are
     return float(scipy.special.ndtri(scipy.special.betaincinv(seeds - lowest + 1, lowest, power)))

@@ -1,0 +1,198 @@
+"""What is left of a method's gain in Pass@K at equal Avg@K, over the envelope of a baseline's points.
+
+A point is a policy at a temperature, with its Avg@K and Pass@K. A baseline has many: those of its checkpoints, learning
+rates and temperatures, and the mixtures of any two, where one policy answers a share of the problems and the other the
+rest. The envelope F(a) is the highest Pass@K of those with an Avg@K of at least a. A method with the point (A, P) has
+P - F(A) left.
+
+The highest of noisy points is too high. So each bootstrap resample of the seeds chooses its own mixture, and the mean
+over the resamples corrects the estimate. The interval also covers the sampling of problems, which are crossed with seeds.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy  # imports scipy.special when it is first used
+from jaxtyping import Float, Int
+
+from entropy_dynamics.analysis.statistics import POWER, T_SEEDS, Interval, Number, problem_variance, t_quantile
+
+RESAMPLES = 2000
+MARGIN = 3.0  # points of Pass@K, the smallest effect of interest
+
+Columns = Sequence[Float[np.ndarray, "metric point seed problem"]]
+"""Avg@K and Pass@K in points, one array per data set, times its weight. The first point is the method's."""
+
+
+class Mixture(NamedTuple):
+    """The envelope's points: `low`, whose Avg@K is too low, answers a `share` of the problems, and `high` the rest."""
+
+    passed: Float[np.ndarray, "*repetition"]
+    """NaN where no point has that Avg@K."""
+    low: Int[np.ndarray, "*repetition"]
+    high: Int[np.ndarray, "*repetition"]
+    share: Float[np.ndarray, "*repetition"]
+    """0 where a single point is highest, which is then both."""
+
+
+def envelope(
+    at: Float[np.ndarray, "*repetition"],
+    avg: Float[np.ndarray, "*repetition point"],
+    passed: Float[np.ndarray, "*repetition point"],
+) -> Mixture:
+    """The highest Pass@K of one point with an Avg@K of `at` or more, or of two points, mixed such that it is `at`.
+
+    From the best single point on, the two points take turns: each becomes the best partner of the other. Where neither
+    changes, no point is above the line through both, so no other mixture is better.
+    """
+    enough = avg >= at[..., None]
+
+    def lines(point: np.ndarray) -> np.ndarray:
+        """Pass@K at `at` on the lines from this point to all others."""
+        x, y = _take(avg, point)[..., None], _take(passed, point)[..., None]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            line: np.ndarray = y + (at[..., None] - x) * (passed - y) / (avg - x)
+        return line
+
+    singles = np.where(enough, passed, -np.inf)
+    low = high = singles.argmax(axis=-1)
+    best, better = singles.max(axis=-1), np.array(True)
+    while better.any():
+        lows = np.where(enough, -np.inf, lines(high))
+        partner = lows.argmax(axis=-1)
+        highs = np.where(enough & np.isfinite(lows).any(axis=-1, keepdims=True), lines(partner), -np.inf)
+        better = highs.max(axis=-1) > best
+        low, high = np.where(better, partner, low), np.where(better, highs.argmax(axis=-1), high)
+        best = np.maximum(best, highs.max(axis=-1))
+    share = np.where(low == high, 0.0, _share(at, _take(avg, low), _take(avg, high)))
+    return Mixture(np.where(np.isfinite(best), best, np.nan), low, high, share)
+
+
+def _share(at: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share: np.ndarray = np.clip((high - at) / (high - low), 0, 1)
+    return share
+
+
+def _take(of: np.ndarray, point: np.ndarray) -> np.ndarray:
+    taken: np.ndarray = np.take_along_axis(of, point[..., None], axis=-1)[..., 0]
+    return taken
+
+
+@dataclass(frozen=True)
+class Left(Interval):
+    """What is left, in points, with Student's t interval; `error` is the standard error due to the problems."""
+
+    on_these_problems: tuple[Number, Number] = (math.nan, math.nan)
+    """The bounds without that error."""
+    single: float = math.nan
+    """What is left over the best single point, without mixtures and without correction."""
+    halved: float = math.nan
+    """Mean over random halves of the seeds: one half chooses the points, the other sets the share and is compared."""
+    spare: float = 0.0
+    """By how much all points of the baseline have a higher Avg@K; if they have, at most the value is left."""
+    mixtures: Sequence[tuple[int, int, float]] = ()
+    """`low`, `high` and `share` per model."""
+
+    @property
+    def standard_error(self) -> Number:
+        return np.hypot(self.spread / max(1, self.seeds) ** 0.5, self.error)
+
+    def detectable(self, seeds: int | None = None, power: float = POWER) -> Number:
+        seeds = seeds or self.seeds
+        if seeds < T_SEEDS:
+            return math.nan
+        error = np.hypot(self.spread / seeds**0.5, self.error)
+        return scipy.special.nctdtrinc(seeds - 1, 1 - power, t_quantile(seeds - 1)) * error
+
+    def verdict(self, margin: float = MARGIN) -> str:
+        """'left', 'less than 3 points left', 'undecided', or 'beyond' where the baseline has no point to compare."""
+        if math.isnan(self.value):
+            return "beyond"
+        if self.low > 0 and not self.spare:
+            return "left"
+        return f"less than {margin:g} points left" if self.high < margin else "undecided"
+
+
+def left(models: Sequence[Columns], weights: Sequence[float] = ()) -> Left:
+    """What is left of a method's Pass@K over a baseline's envelope.
+
+    Args:
+        models: the scores per model, on the same seeds, which are resampled together.
+        weights: of the models: (1, -1) for the difference of two. By default their mean.
+    """
+    of_model = np.array(weights or [1 / len(models)] * len(models))
+    columns = [np.stack(of) for of in zip(*models, strict=True)]  # [model, metric, point, seed, problem]
+    scores = np.sum([column.mean(axis=-1) for column in columns], axis=0)
+    seeds, rng = scores.shape[-1], np.random.default_rng(0)
+    drawn = rng.multinomial(seeds, np.full(seeds, 1 / seeds), RESAMPLES)
+    at, own, avg, passed = _means(scores, np.vstack([np.ones(seeds), drawn]))  # all seeds, then the resamples
+    chosen = envelope(at, avg, passed)
+    theta = of_model @ (own - chosen.passed)
+    if math.isnan(theta[0]):
+        return Left(seeds=seeds)
+    resampled = theta[~np.isnan(theta)][1:]
+    value = float(2 * theta[0] - resampled.mean())
+    single = np.where(avg >= at[..., None], passed, -np.inf)[:, 0].max(axis=-1)
+    mixtures = [(int(low[0]), int(high[0]), float(share[0])) for low, high, share in zip(*chosen[1:], strict=True)]
+    about: dict[str, Any] = {
+        "single": float(of_model @ (own[:, 0] - single)),
+        "halved": _halved(scores, of_model, rng),
+        "spare": max(0.0, float((avg[:, 0].min(axis=-1) - at[:, 0]).max())),
+        "mixtures": mixtures,
+    }
+    if seeds < T_SEEDS:
+        return Left(value, seeds=seeds, **about)
+    from_seeds = float((seeds / (seeds - 1) * resampled.var()) ** 0.5)
+    held = [_held(column, scores.mean(axis=-1), mixtures, of_model) for column in columns]
+    error = float(sum(problem_variance(of) for of in held) ** 0.5)
+    alone, half = (t_quantile(seeds - 1) * of for of in (from_seeds, math.hypot(from_seeds, error)))
+    about["on_these_problems"] = (value - alone, value + alone)
+    return Left(value, value - half, value + half, from_seeds * seeds**0.5, seeds, error, **about)
+
+
+def pooled(parts: Sequence[Left]) -> Left:
+    """The mean of independent estimates, such as of two sizes of a model, weighted by inverse variance."""
+    weights = np.array([part.standard_error**-2 for part in parts])
+    value = float(weights @ [part.value for part in parts] / weights.sum())
+    df = sum(part.seeds - 1 for part in parts)
+    half = t_quantile(df) / weights.sum() ** 0.5
+    return Left(value, value - half, value + half, seeds=df + len(parts), spare=max(part.spare for part in parts))
+
+
+def _means(scores: np.ndarray, seeds: Float[np.ndarray, "repetition seed"]) -> list[np.ndarray]:
+    """Avg@K and Pass@K of the method, and of the baseline's points, as means over seeds with these weights."""
+    means = scores @ (seeds / seeds.sum(axis=1, keepdims=True)).T  # [model, metric, point, repetition]
+    avg, passed = np.moveaxis(means, 1, 0)
+    return [avg[:, 0], passed[:, 0], np.moveaxis(avg[:, 1:], 1, -1), np.moveaxis(passed[:, 1:], 1, -1)]
+
+
+def _halved(scores: np.ndarray, of_model: np.ndarray, rng: np.random.Generator) -> float:
+    """See `Left.halved`."""
+    seeds = scores.shape[-1]
+    half = rng.permuted(np.tile(np.arange(seeds) < seeds // 2, (RESAMPLES, 1)), axis=1)
+    if seeds < 2:
+        return math.nan
+    at, _, avg, passed = _means(scores, half)
+    chosen = envelope(at, avg, passed)
+    at, own, avg, passed = _means(scores, ~half)
+    share = np.where(chosen.low == chosen.high, 0.0, _share(at, _take(avg, chosen.low), _take(avg, chosen.high)))
+    theta = own - share * _take(passed, chosen.low) - (1 - share) * _take(passed, chosen.high)
+    return float(np.nanmean(of_model @ np.where(np.isnan(chosen.passed), np.nan, theta)))
+
+
+def _held(
+    column: np.ndarray, means: np.ndarray, mixtures: Sequence[tuple[int, int, float]], of_model: np.ndarray
+) -> Float[np.ndarray, "seed problem"]:
+    """What is left per problem to first order, with each model's mixture and the envelope's slope there held."""
+    total = np.zeros(column.shape[-2:])
+    for model, (low, high, share) in enumerate(mixtures):
+        places = [0, low + 1, high + 1]
+        avg, passed = np.tensordot([1.0, -share, share - 1], column[model][:, places], axes=(0, 1))
+        rise = means[model][:, high + 1] - means[model][:, low + 1]
+        slope = rise[1] / rise[0] if low != high else 0.0
+        total += of_model[model] * (passed - slope * avg)
+    return total

@@ -1,0 +1,157 @@
+"""What is left of a gain in Pass@K at equal Avg@K over the envelope of a baseline's points."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from entropy_dynamics.analysis.envelope import Left, envelope, left, pooled
+from entropy_dynamics.analysis.statistics import t_quantile
+
+# Avg@K and Pass@K: (10, 80) and (20, 60) are mixed to (14, 72); (16, 62) is below the line between them.
+POINTS = np.array([[10, 80], [16, 62], [20, 60], [30, 20]]).T
+
+
+@pytest.mark.parametrize(
+    ("at", "passed", "share"),
+    [
+        (5, 80, 0),  # all have more Avg@K: the highest alone
+        (10, 80, 0),
+        (14, 72, 0.6),
+        (25, 40, 0.5),
+        (30, 20, 0),
+        (31, np.nan, 0),  # no point has that Avg@K
+    ],
+)
+def test_the_envelope_by_hand(at, passed, share):
+    found = envelope(np.array(at), *POINTS)
+    assert found.passed == pytest.approx(passed, nan_ok=True)
+    assert found.share == pytest.approx(share)
+
+
+def test_a_point_with_less_avg_and_less_pass_is_not_mixed():
+    found = envelope(np.array(15), np.array([10, 20]), np.array([50, 60]))
+    assert (found.passed, found.low, found.high) == (60, 1, 1)
+
+
+def test_the_envelope_is_the_highest_of_all_mixtures():
+    """By trying all pairs, also with ties."""
+    rng = np.random.default_rng(0)
+    avg, passed = rng.integers(0, 30, (2, 300, 12)).astype(float)
+    at = rng.uniform(0, 32, 300)
+    found = envelope(at, avg, passed)
+    for place, target in enumerate(at):
+        x, y = avg[place], passed[place]
+        heights = [y[i] for i in range(12) if x[i] >= target]
+        for i, j in product(range(12), repeat=2):
+            if x[i] < target <= x[j]:
+                share = (x[j] - target) / (x[j] - x[i])
+                heights.append(share * y[i] + (1 - share) * y[j])
+        assert found.passed[place] == pytest.approx(max(heights, default=np.nan), nan_ok=True)
+
+
+def columns(*levels, seeds=6, problems=8):
+    """Data sets on which each point has these (Avg@K, Pass@K), whatever the seed and the problem."""
+    scores = np.array(levels, float).T[:, :, None, None] / 2
+    return [np.broadcast_to(scores, (2, len(levels), seeds, problems)).copy() for _ in range(2)]
+
+
+def test_left_without_any_noise():
+    found = left([columns((14, 75), *POINTS.T)])
+    assert (found.value, found.low, found.high) == pytest.approx((3, 3, 3))
+    assert (found.single, found.halved, found.spare) == pytest.approx((75 - 62, 3, 0))
+    assert found.mixtures == [(0, 2, pytest.approx(0.6))]
+    assert found.verdict() == "left"
+
+
+def test_beyond_and_at_most():
+    beyond = left([columns((31, 75), *POINTS.T)])
+    assert np.isnan(beyond.value)
+    assert beyond.verdict() == "beyond"
+    at_most = left([columns((8, 85), *POINTS.T)])
+    assert (at_most.value, at_most.spare) == pytest.approx((5, 2))
+    assert at_most.verdict() == "undecided"  # with its Avg@K to spare the baseline could have more Pass@K
+    assert left([columns((8, 82), *POINTS.T)]).verdict() == "less than 3 points left"
+
+
+def test_the_verdict_needs_the_whole_interval():
+    assert Left(2, 0.1, 4).verdict() == "left"
+    assert Left(2, -0.1, 4).verdict() == "undecided"
+    assert Left(2, -0.1, 4).verdict(margin=5) == "less than 5 points left"
+    assert Left(-2, -4, -1).verdict() == "less than 3 points left"
+
+
+def test_over_a_single_point_the_interval_is_that_of_paired_differences():
+    """No choice is left, so nothing is corrected; problems do not vary, so the error is that of the seeds."""
+    rng = np.random.default_rng(0)
+    gains = rng.normal(5, 2, 12)
+    scores = columns((14, 0), (15, 0), seeds=12)
+    for column in scores:
+        column[1, 0] += gains[:, None] / 2
+    found = left([scores])
+    standard_error = gains.std(ddof=1) / 12**0.5
+    assert found.value == pytest.approx(gains.mean(), abs=0.1)
+    assert found.standard_error == pytest.approx(standard_error, rel=0.05)
+    assert found.high - found.value == pytest.approx(t_quantile(11) * found.standard_error)
+    assert found.error == pytest.approx(0, abs=1e-9)
+
+
+def test_the_error_of_the_problems_by_hand():
+    """On half of the problems the method has 2 more Pass@K and 1 less Avg@K than the mixture, where 1 is worth 2."""
+    scores = columns((15, 70), (10, 80), (20, 70))  # slope -1
+    on_half = np.tile([1.0, -1.0], 4) / 2
+    scores[0][1, 0] += 2 * on_half
+    scores[0][0, 0] -= on_half
+    found = left([scores])
+    assert found.value == pytest.approx(70 - 75)
+    held = (2 - 1) * on_half  # d = (P - Pmix) + (A - Amix)
+    expected = t_quantile(7) / 1.959964 * (held.var(ddof=1) / 8) ** 0.5
+    assert found.error == pytest.approx(expected, rel=1e-5)
+    low, high = found.on_these_problems
+    assert found.low == pytest.approx(found.value - t_quantile(5) * expected, rel=1e-5)
+    assert (low, high) == pytest.approx((found.value, found.value))
+
+
+def test_models_are_averaged_or_compared():
+    one, other = columns((14, 75), *POINTS.T), columns((14, 73), *POINTS.T)
+    assert left([one, other]).value == pytest.approx(2)
+    assert left([one, other], weights=(1, -1)).value == pytest.approx(2)
+    assert left([one, columns((31, 73), *POINTS.T)]).verdict() == "beyond"
+
+
+def test_sizes_are_pooled_by_inverse_variance():
+    found = pooled([Left(6, spread=8, seeds=16, error=0.0), Left(3, spread=3, seeds=9, error=0.0)])  # errors 2 and 1
+    assert found.value == pytest.approx((6 / 4 + 3) / (1 / 4 + 1))
+    assert found.high - found.value == pytest.approx(t_quantile(15 + 8) / (1 / 4 + 1) ** 0.5)
+
+
+def test_few_seeds_have_no_interval():
+    found = left([columns((14, 75), *POINTS.T, seeds=2)])
+    assert found.value == pytest.approx(3)
+    assert np.isnan(found.low)
+
+
+def test_what_can_be_detected():
+    """Ten seeds with a standard deviation of 4: 90 % power for about 3.6 times the standard error (t, nine df)."""
+    found = Left(0, spread=4, seeds=10, error=0.0)
+    assert found.detectable() == pytest.approx(3.64 * 4 / 10**0.5, rel=0.01)
+    assert found.detectable(40) < found.detectable() / 2
+
+
+def test_intervals_cover_the_truth():
+    """Seeds, problems and their interaction vary; the truth is that of infinitely many of both."""
+    rng, repetitions, (seeds, problems) = np.random.default_rng(0), 200, (8, 100)
+    truth = np.array([[31, 60], [25, 64], [30, 62], [33, 57], [36, 50], [34, 54], [50, 15]], float)  # near the envelope
+    exact = truth[0, 1] - envelope(truth[0, 0], *truth[1:].T).passed
+    covered, alone, values = [], [], []
+    for _ in range(repetitions):
+        shape = (2, len(truth))
+        scores = truth.T[:, :, None, None] + rng.normal(0, 2.5, (*shape, seeds, 1))
+        scores = scores + rng.normal(0, 25, (*shape, 1, problems)) + rng.normal(0, 30, (*shape, seeds, problems))
+        found = left([[scores]])
+        values.append(found.value)
+        covered.append(found.low <= exact <= found.high)
+        alone.append(found.on_these_problems[0] <= exact <= found.on_these_problems[1])
+    assert 0.91 < np.mean(covered) < 0.995
+    assert np.mean(alone) < np.mean(covered) - 0.1
+    assert np.mean(values) == pytest.approx(exact, abs=1.5)
