@@ -238,6 +238,8 @@ def test_the_interval_of_the_smallest_of_six_effects_covers_it(true):
 
 def test_the_smallest_effect_by_hand():
     found = smallest_effect([Interval.normal(5.0, 2.0), Interval.normal(4.0, 0.5)])
+    both = stats.norm.ppf(0.9**0.5)  # each of two is detected this often if both are nine times in ten
+    assert found.detectable() == pytest.approx(2.0 * (stats.norm.ppf(0.975) + both))
     assert (found.value, found.low) == (4, pytest.approx(5 - 1.96 * 2, abs=1e-3))
     assert found.high == pytest.approx(4 + 2.2414 * 0.5, abs=1e-3)  # 98.75 %
     lower, upper = np.array([0.0, 1, 2, 3, 4]), np.array([5.0, 6, 7, 8, 9])

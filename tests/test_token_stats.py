@@ -204,15 +204,16 @@ def test_minus_infinity_is_a_token_that_is_not_there(vocabulary, entropy_gradien
 # ---------------------------------------------------------------- gradients
 
 
+@pytest.mark.parametrize("temperature", [0.7, 1.0, 2.0])
 @pytest.mark.parametrize(("rows", "dtype"), [(6, torch.float32), (2500, torch.float32), (20, torch.bfloat16)])
-def test_gradient_of_logp_from_logits(rows, dtype):
+def test_gradient_of_logp_from_logits(rows, dtype, temperature):
     """It has the dtype of the logits."""
     logits, tokens = make_logits(rows, 1000)
     upstream = torch.randn(rows, generator=torch.Generator().manual_seed(1))
     mine = logits.to(dtype).requires_grad_()
-    (token_stats(mine, tokens, temperature=0.7).logp * upstream).sum().backward()
+    (token_stats(mine, tokens, temperature=temperature).logp * upstream).sum().backward()
     theirs = mine.detach().double().requires_grad_()
-    (brute_force(theirs, tokens, 0.7)["logp"] * upstream).sum().backward()
+    (brute_force(theirs, tokens, temperature)["logp"] * upstream).sum().backward()
     assert mine.grad.dtype == dtype
     rtol, atol = (0.01, 1e-4) if dtype == torch.bfloat16 else (1e-4, 1e-6)
     torch.testing.assert_close(mine.grad.double(), theirs.grad, rtol=rtol, atol=atol)

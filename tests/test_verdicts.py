@@ -259,6 +259,16 @@ def test_a_run_that_ended_early_is_compared_on_shared_steps(tmp_path):
     assert "compared on the first 20 steps" in found.reason
 
 
+def test_the_last_tenth_is_a_mean_over_its_steps(tmp_path):
+    """Four of 40 steps, of which the last is not typical."""
+    end = np.r_[np.full(STEPS - 4, 0.9), 0.7, 0.6, 0.8, 0.3]
+    for seed in range(5):
+        write_curve(tmp_path, "grpo", seed, entropy=0.3)
+        write_curve(tmp_path, "clip_b", seed, entropy=end + 0.01 * seed)
+    found = finding(ENTROPY | {"window": "last_tenth"}, tmp_path)
+    assert [*found.by_seed] == pytest.approx([0.3 + 0.01 * seed for seed in range(5)])
+
+
 def test_evaluations_on_other_problems_are_inconclusive(tmp_path):
     write_scores(tmp_path, "clip_b", [0.2] * 5)
     write_scores(tmp_path, "grpo", [0.4] * 5)
@@ -294,8 +304,10 @@ def test_primary_outcomes_are_corrected_for_their_number():
     for each in (findings[0], findings[2]):
         each.decide(0, np.inf)
     other = Finding(above, by_seed=[0.4] * 5).decide(0, np.inf)  # the same evidence, not primary
+    findings[0].reason = "on six seeds"
     correct_primary([*primary, claims[0]], [*findings, other])
     assert [each.verdict for each in (*findings, other)] == ["holds", "inconclusive", "inconclusive", "holds"]
-    assert findings[0].reason.endswith("p = 0.023 after Holm's correction over 3 primary outcomes")  # 3 x 0.0078
+    by_hand = "p = 0.023 after Holm's correction over 3 primary outcomes"  # 3 x 0.0078
+    assert findings[0].reason == f"on six seeds; {by_hand}"
     assert findings[2].reason.endswith("p = 0.12 after Holm's correction over 3 primary outcomes")  # 2 x 0.0625
     assert "Holm" not in findings[1].reason + other.reason
