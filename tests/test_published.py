@@ -117,6 +117,22 @@ def test_counts_are_those_of_the_samples(published):
     assert (out / "counts.parquet").stat().st_size < 20_000  # 4 bytes a row would be 21,600
 
 
+def test_samples_at_the_usual_temperature_are_published_once(published, tmp_path, capsys):
+    """Also where an evaluation at this temperature was also written to a folder of its own."""
+    root, out = shutil.copytree(published[0], tmp_path / SCALE), tmp_path / "out"
+    of_run = Layout(root).evaluation(MODEL, "grpo", 0)
+    shutil.copytree(of_run, of_run / "T0.7")
+    assert main(["archive", str(root), str(out)]) == 0
+    for name in ("counts", "samples"):
+        once, again = (pd.read_parquet(folder / f"{name}.parquet") for folder in (published[1], out))
+        pd.testing.assert_frame_equal(once, again)
+    assert main(["restore", str(out), "--out", str(tmp_path / "restored" / SCALE)]) == 0
+    capsys.readouterr()
+    (of_run / "aime24.parquet").unlink()  # tables read no other
+    assert main(["archive", str(root), str(tmp_path / "none")]) == 2
+    assert f"{of_run}/aime24.parquet is missing" in capsys.readouterr().err
+
+
 def test_metrics_of_all_runs_are_one_table(published):
     root, out = published
     metrics = pd.read_parquet(out / "metrics.parquet")

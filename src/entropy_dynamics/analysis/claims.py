@@ -86,9 +86,8 @@ class Claim:
         """The files of a run that the claim reads."""
         if not isinstance(self.spec, ScoreDifference):
             return [run.metrics_file(results)]
-        usual = self.config.evaluation.temperature
-        read = product(self.evaluations, self.temperatures_of(run))
-        return [run.evaluation_file(results, dataset, None if at == usual else at) for dataset, at in read]
+        read = product(self.evaluations, map(self.config.evaluation.folder_of, self.temperatures_of(run)))
+        return [run.evaluation_file(results, dataset, at) for dataset, at in read]
 
 
 def read_claims(experiments: Path) -> ClaimsFile:

@@ -110,8 +110,7 @@ def restore(folders: Sequence[Path], root: Path, config: Config) -> dict[str, in
             write_json(Layout(whole).model(name, 0) / FACTS, model.model_dump())
         for counts, metrics in tables:
             for (*run, at, dataset), rows in counts.groupby([*KEYS, "temperature", "dataset"]):
-                at = None if np.isclose(at, config.evaluation.temperature) else float(f"{at:g}")
-                path = renumbered(*run).evaluation_file(whole, dataset, at)
+                path = renumbered(*run).evaluation_file(whole, dataset, config.evaluation.folder_of(at))
                 if not path.exists():  # `clip_b` comes before `clip_b@mu=2.0`, the same run trained again
                     save_parquet(path, _samples(rows["correct"].to_numpy(), rows["samples"].iloc[0]))
             for run, rows in metrics.groupby(KEYS):
@@ -196,12 +195,14 @@ def _stack(path: Path, files: Sequence[File]) -> int:
 
 
 def _evaluations(results: Results) -> list[File]:
-    evaluations = []
+    evaluations: dict[Path, dict[str, Any]] = {}
     for path, of in _files(results, "evaluations/*/*/seed*/**/*.parquet"):
         at = path.parent.name  # seed0 or, in it, T0.5
         temperature = float(at[1:]) if at.startswith("T") else results.config.evaluation.temperature
-        evaluations.append((path, of | {"temperature": temperature, "dataset": path.stem}))
-    return evaluations
+        # Older versions could write the samples at the usual temperature a second time, to a folder of its own.
+        read = results.evaluation_file(Run(*of.values()), path.stem, temperature)
+        evaluations.setdefault(read, of | {"temperature": temperature, "dataset": path.stem})
+    return list(evaluations.items())
 
 
 def _files(results: Results, pattern: str, optional: bool = False) -> list[File]:
