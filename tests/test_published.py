@@ -467,3 +467,20 @@ def test_seeds_that_all_methods_have_come_first(tmp_path):
     assert correct_of(results, "clip_v", 4) == both
     assert correct_of(results, "grpo", 6) == [*both, [2, 0], [2, 5]]
     assert results.original(range(6)) == [0, 1, 50, 51, 2, 52]
+
+
+def test_numbers_of_problems_and_seeds_may_be_large(tmp_path, capsys):
+    """More problems than 16 bits count, of which one is solved, and a seed above 32 bits."""
+    root, seed, problems = tmp_path / "results" / SCALE, 3_000_000_000, 33_000
+    write_evaluation(root, Run(MODEL, "grpo", seed), "aime24", np.arange(problems)[:, None] == [problems - 1])
+    write_metrics(root, Run(MODEL, "grpo", seed), steps=5)
+    write_json(Layout(root).model(MODEL, 0) / "model.json", model_facts(MODEL))
+    assert main(["archive", str(root), str(tmp_path / "out")]) == 0
+    counts, metrics = (pd.read_parquet(tmp_path / "out" / f"{name}.parquet") for name in ("counts", "metrics"))
+    assert counts["problem"].tolist() == list(range(problems))
+    assert set(counts["seed"]) == set(metrics["seed"]) == {seed}
+    assert main(["restore", str(tmp_path / "out"), "--out", str(tmp_path / SCALE)]) == 0
+    results = Results(tmp_path / SCALE, SCALE, {"tables": 1, "extras": 1, "pilot": 1})
+    before = Results(root, SCALE, {}).samples(Run(MODEL, "grpo", seed), "aime24").correct
+    assert before.sum() == 1
+    np.testing.assert_array_equal(results.samples(Run(MODEL, "grpo", 0), "aime24").correct, before)

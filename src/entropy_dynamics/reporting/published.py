@@ -25,7 +25,7 @@ MODELS = "models.json"  # the scale, and the model that ran under each name
 KEYS = ["model", "method", "seed"]
 NAME = r"\w[\w.@=+,-]*"  # models, methods, data sets become paths, so no separator and no leading dot
 File = tuple[Path, dict[str, Any]]  # path and identifying columns: `KEYS`, and others such as the data set
-COUNT_TYPES = dict.fromkeys(("problem", "correct", "samples"), np.int16) | {"seed": np.int32, "temperature": np.float32}
+COUNT_TYPES = dict.fromkeys(("problem", "correct", "samples"), np.int32) | {"seed": np.int64, "temperature": np.float32}
 
 
 def counts_frame(results: Results) -> pd.DataFrame:
@@ -48,7 +48,7 @@ def metrics_frame(results: Results) -> pd.DataFrame:
     for path, of in _files(results, "runs/*/*/seed*/metrics.parquet"):
         frame = read_parquet(path)
         numbers = frame.select_dtypes("float").astype(np.float32)
-        frames.append(frame.assign(**numbers, **of).astype({"seed": np.int32}))
+        frames.append(frame.assign(**numbers, **of))
     frame = pd.concat(frames).sort_values([*KEYS, "step"], kind="stable", ignore_index=True)
     return frame[[*KEYS, "step", *frame.columns.difference([*KEYS, "step"], sort=False)]]
 
@@ -186,7 +186,7 @@ def _published(folder: Path, name: str, *columns: str) -> pd.DataFrame:
 
 def _samples(correct: Int[np.ndarray, " problem"], k: int) -> pd.DataFrame:
     """Samples with the given counts. Counts do not tell which of the k are correct, nor their answers."""
-    problems = np.repeat([f"{place:06d}" for place in range(len(correct))], k)
+    problems = np.repeat([f"{place:09d}" for place in range(len(correct))], k)
     places = np.tile(np.arange(k), len(correct))
     is_correct = places < np.repeat(correct, k)
     unknown = {"answer": "", "finish_reason": ""}
