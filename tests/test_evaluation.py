@@ -113,6 +113,20 @@ def test_further_temperatures_are_beside_the_usual_one(prepared):
     evaluate(config, layout, "grpo", 0, ["aime24"], temperatures=[0.4])  # the same again may replace it
 
 
+def test_samples_at_the_usual_temperature_have_one_path(prepared):
+    config, layout = prepared
+    usual, *_ = evaluate(config, layout, "grpo", 0, ["aime24"])
+    before, at = usual.read_bytes(), config.evaluation.temperature
+    named = evaluate(config, layout, "grpo", 0, ["aime24"], temperatures=[at, at + 1e-9, 0.4, -0.0])
+    assert [path.relative_to(usual.parent).as_posix() for path in named] == [
+        "aime24.parquet",
+        "T0.4/aime24.parquet",
+        "T0/aime24.parquet",
+    ]
+    assert usual.read_bytes() == before
+    assert not (usual.parent / f"T{at:g}").exists()
+
+
 def test_an_untrained_model_that_is_pretrained_exists_once(prepared):
     config, layout = prepared
     pretrained = config.model_copy(update={"toy_models": {}})

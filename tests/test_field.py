@@ -10,6 +10,7 @@ import pytest
 
 from entropy_dynamics.analysis.claims import load_claims, read_field
 from entropy_dynamics.analysis.run_data import Results
+from entropy_dynamics.cli import main
 from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.reporting.claims import write_field
@@ -79,3 +80,16 @@ def test_a_new_paper_is_one_file(results, tmp_path):
     assert {one["id"] for one in after} - {one["id"] for one in before} == {
         *("my_cispo_more_entropy", "my_cispo_less_entropy")
     }
+
+
+@pytest.mark.parametrize("folder", ["field", "controls"])
+@pytest.mark.parametrize("scale", ["smollm2", "smollm2-words"])
+def test_a_scale_without_claims_of_a_folder_is_one_line(tmp_path, capsys, monkeypatch, folder, scale):
+    monkeypatch.chdir(ROOT)
+    (tmp_path / scale).mkdir()
+    assert main([folder, "--scale", scale, "--results", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == (
+        f"error: scale {scale} has no claims in experiments/{scale}/{folder}; its claims are in "
+        f"experiments/{scale}/claims.yaml: entropy-dynamics claims --scale {scale}\n"
+    )
+    assert not list((tmp_path / scale).iterdir())

@@ -57,6 +57,37 @@ def test_a_crash_leaves_the_old_state(tmp_path, error, kind):
     assert kind != "file" or path.read_text() == "old"
 
 
+@pytest.mark.parametrize(("umask", "file_mode", "folder_mode"), [(0o022, 0o644, 0o755), (0o027, 0o640, 0o750)])
+def test_files_that_a_library_writes_for_its_user_alone_are_shared_as_the_umask_says(
+    tmp_path, umask, file_mode, folder_mode
+):
+    (tmp_path / "source").touch(0o600)
+    before = os.umask(umask)
+    try:
+        with written_whole(tmp_path / "file") as temporary:
+            temporary.touch(0o600)
+        with written_whole(tmp_path / "folder") as temporary:
+            (temporary / "inner").mkdir(0o700, parents=True)
+            (temporary / "inner" / "weights").touch(0o600)
+            (temporary / "script").touch(0o777)
+            (temporary / "link").hardlink_to(tmp_path / "source")
+        assert os.umask(umask) == umask
+    finally:
+        os.umask(before)
+    modes = {path.relative_to(tmp_path).as_posix(): path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
+    assert modes["file"] == modes["folder/inner/weights"] == file_mode
+    assert modes["folder"] == modes["folder/inner"] == modes["folder/script"] == folder_mode
+    assert modes["source"] == 0o600
+
+
+def test_others_may_read_the_weights_of_a_model(prepared_results):
+    """safetensors writes them for their user alone."""
+    (probe := prepared_results.folder / "probe").touch()
+    files = [path for path in prepared_results.folder.rglob("*") if path.is_file()]
+    assert any(path.suffix == ".safetensors" for path in files)
+    assert {path.stat().st_mode for path in files} == {probe.stat().st_mode}
+
+
 def test_a_directory_replaces_the_old_one(tmp_path):
     path = tmp_path / "run"
     for names in (("a", "b"), ("b", "c")):

@@ -117,6 +117,22 @@ def test_counts_are_those_of_the_samples(published):
     assert (out / "counts.parquet").stat().st_size < 20_000  # 4 bytes a row would be 21,600
 
 
+def test_samples_at_the_usual_temperature_are_published_once(published, tmp_path, capsys):
+    """Also where an evaluation at this temperature was also written to a folder of its own."""
+    root, out = shutil.copytree(published[0], tmp_path / SCALE), tmp_path / "out"
+    of_run = Layout(root).evaluation(MODEL, "grpo", 0)
+    shutil.copytree(of_run, of_run / "T0.7")
+    assert main(["archive", str(root), str(out)]) == 0
+    for name in ("counts", "samples"):
+        once, again = (pd.read_parquet(folder / f"{name}.parquet") for folder in (published[1], out))
+        pd.testing.assert_frame_equal(once, again)
+    assert main(["restore", str(out), "--out", str(tmp_path / "restored" / SCALE)]) == 0
+    capsys.readouterr()
+    (of_run / "aime24.parquet").unlink()  # tables read no other
+    assert main(["archive", str(root), str(tmp_path / "none")]) == 2
+    assert f"{of_run}/aime24.parquet is missing" in capsys.readouterr().err
+
+
 def test_metrics_of_all_runs_are_one_table(published):
     root, out = published
     metrics = pd.read_parquet(out / "metrics.parquet")
@@ -291,14 +307,14 @@ def test_rows_may_be_in_any_order_and_seeds_in_one_of_the_files_alone(published,
         pd.testing.assert_frame_equal(frame, now[file])
 
 
-def archived(folder: Path, scale: str, base: dict[int, list[int]], grpo: dict[int, list[int]]) -> str:
+def archived(folder: Path, scale: str, base: dict[int, list[int]], grpo: dict[int, list[int]], **others: dict) -> str:
     """A published folder with two problems, of which these numbers of eight samples are correct, by seed."""
     root = folder / scale
-    for method, correct in (("base", base), ("grpo", grpo)):
+    for method, correct in {"base": base, "grpo": grpo, **others}.items():
         for seed, counts in correct.items():
             write_evaluation(root, Run(MODEL, method, seed), "aime24", np.arange(8) < np.array(counts)[:, None])
-    for seed in grpo:
-        write_metrics(root, Run(MODEL, "grpo", seed), steps=5)
+            if method != "base":
+                write_metrics(root, Run(MODEL, method, seed), steps=5)
     write_json(Layout(root).model(MODEL, 0) / "model.json", model_facts(MODEL))
     assert main(["archive", str(root), str(folder / "out")]) == 0
     return str(folder / "out")
@@ -372,3 +388,99 @@ def test_a_folder_is_written_as_a_whole_or_not_at_all(published, tmp_path, capsy
     assert main(["archive", str(results), str(tmp_path / "out")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert list(tmp_path.iterdir()) == [results]
+
+
+def judged(folders: list[str], root: Path, capsys) -> tuple[str, dict]:
+    """The command that `restore` prints for these folders, and the entries that it writes, by id."""
+    assert main(["restore", *folders, "--out", str(root)]) == 0
+    command = capsys.readouterr().out.splitlines()[-1]
+    assert main(shlex.split(command)[1:]) == 0
+    return command, {entry["id"]: entry for entry in json.loads((root / "claims.json").read_text())}
+
+
+SEEDS_5 = {seed: [seed, 1] for seed in range(5)}
+PILOTS = {100: [7, 7], 101: [8, 8]}
+
+
+def test_pilot_seeds_do_not_count_as_reported_ones(tmp_path, capsys):
+    reported, piloted = (
+        archived(tmp_path / name, SCALE, SEEDS_5 | more, SEEDS_5 | more, clip_b=SEEDS_5 | more)
+        for name, more in (("reported", {}), ("piloted", PILOTS))
+    )
+    _, expected = judged([reported], tmp_path / "restored" / SCALE, capsys)
+    command, entries = judged([piloted], tmp_path / "with pilots" / SCALE, capsys)
+    assert command.endswith("--set seeds.first=0 --set seeds.tables=5 --set seeds.extras=5 --set seeds.pilot=2")
+    assert entries == expected
+    assert entries["entropy_held_clip_b_qwen2.5"]["seeds"] == 5
+    assert main(["archive", str(tmp_path / "with pilots" / SCALE), str(tmp_path / "again")]) == 0
+    for name in ("counts", "metrics"):
+        first, again = (pd.read_parquet(Path(folder) / f"{name}.parquet") for folder in (piloted, tmp_path / "again"))
+        pd.testing.assert_frame_equal(first, again)
+
+
+def test_pilot_seeds_of_several_folders_are_the_same_ones(tmp_path, capsys):
+    """Every replication has the pilots 100, 101, ... beside its own seeds, here also one pilot more than the config."""
+    first = archived(tmp_path / "first", SCALE, {}, {0: [0, 1], 1: [0, 2]} | PILOTS | {102: [6, 6]})
+    second = archived(tmp_path / "second", SCALE, {}, {200: [0, 3]} | {100: [5, 5]})
+    assert main(["restore", first, second, "--out", str(tmp_path / SCALE)]) == 0
+    assert "seeds.tables=3 --set seeds.extras=3 --set seeds.pilot=3" in capsys.readouterr().out
+    results = Results(tmp_path / SCALE, SCALE, {"tables": 3, "extras": 3, "pilot": 3})
+    assert correct_of(results, "grpo", 3) == [[0, 1], [0, 2], [0, 3]]
+    pilots = [results.samples(Run(MODEL, "grpo", seed), "aime24").correct.tolist() for seed in (100, 101, 102)]
+    assert pilots == [[7, 7], [8, 8], [6, 6]]
+
+
+@pytest.mark.parametrize("seeds", [range(100, 102), range(102, 107)])
+def test_without_seeds_below_the_pilots_the_config_tells_their_number(tmp_path, capsys, seeds):
+    folder = archived(tmp_path / "out", SCALE, {}, PILOTS | {seed: [1, 1] for seed in seeds})
+    assert main(["restore", folder, "--out", str(tmp_path / SCALE)]) == 0
+    reported = "--set seeds.tables=5 --set seeds.extras=5 " if 106 in seeds else ""
+    assert capsys.readouterr().out.endswith(f"--set seeds.first=0 {reported}--set seeds.pilot=2\n")
+
+
+@pytest.mark.parametrize("number", [1, 7])
+def test_a_method_with_other_seeds_than_the_rest_changes_no_verdict(tmp_path, capsys, number):
+    """Also as a method of claims: those that compare it have no verdict without seeds, all others stay."""
+    other = {seed: [1, 1] for seed in range(number)}
+    alike, uneven = (
+        archived(tmp_path / name, SCALE, {}, SEEDS_5, clip_b=SEEDS_5, clip_v=SEEDS_5, **more)
+        for name, more in (("alike", {}), ("uneven", {"kl_cov": other, "own": other}))
+    )
+    _, expected = judged([alike], tmp_path / "restored" / SCALE, capsys)
+    command, entries = judged([uneven], tmp_path / "again" / SCALE, capsys)
+    assert command.endswith("--set seeds.first=0 --set seeds.tables=5 --set seeds.extras=5")
+    with_effect = {id: entry for id, entry in expected.items() if entry["effect"] is not None}
+    assert len(with_effect) > 5
+    assert {id: entries[id] for id in with_effect} == with_effect
+
+
+def test_seeds_that_all_methods_have_come_first(tmp_path):
+    """Of two folders whose ablations have two of three seeds, a group of four seeds has those four."""
+    folders = []
+    for first in (0, 50):
+        seeds = {first + place: [place, first // 10] for place in range(3)}
+        fewer = {seed: counts for seed, counts in seeds.items() if seed < first + 2}
+        folders.append(archived(tmp_path / str(first), SCALE, seeds, seeds, clip_v=fewer))
+    assert main(["restore", *folders, "--out", str(tmp_path / SCALE)]) == 0
+    results = Results(tmp_path / SCALE, SCALE, {"tables": 6, "extras": 4, "pilot": 1})
+    both = [[0, 0], [1, 0], [0, 5], [1, 5]]
+    assert correct_of(results, "clip_v", 4) == both
+    assert correct_of(results, "grpo", 6) == [*both, [2, 0], [2, 5]]
+    assert results.original(range(6)) == [0, 1, 50, 51, 2, 52]
+
+
+def test_numbers_of_problems_and_seeds_may_be_large(tmp_path, capsys):
+    """More problems than 16 bits count, of which one is solved, and a seed above 32 bits."""
+    root, seed, problems = tmp_path / "results" / SCALE, 3_000_000_000, 33_000
+    write_evaluation(root, Run(MODEL, "grpo", seed), "aime24", np.arange(problems)[:, None] == [problems - 1])
+    write_metrics(root, Run(MODEL, "grpo", seed), steps=5)
+    write_json(Layout(root).model(MODEL, 0) / "model.json", model_facts(MODEL))
+    assert main(["archive", str(root), str(tmp_path / "out")]) == 0
+    counts, metrics = (pd.read_parquet(tmp_path / "out" / f"{name}.parquet") for name in ("counts", "metrics"))
+    assert counts["problem"].tolist() == list(range(problems))
+    assert set(counts["seed"]) == set(metrics["seed"]) == {seed}
+    assert main(["restore", str(tmp_path / "out"), "--out", str(tmp_path / SCALE)]) == 0
+    results = Results(tmp_path / SCALE, SCALE, {"tables": 1, "extras": 1, "pilot": 1})
+    before = Results(root, SCALE, {}).samples(Run(MODEL, "grpo", seed), "aime24").correct
+    assert before.sum() == 1
+    np.testing.assert_array_equal(results.samples(Run(MODEL, "grpo", 0), "aime24").correct, before)

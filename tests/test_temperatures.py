@@ -12,6 +12,7 @@ from entropy_dynamics.analysis.experiments import Run
 from entropy_dynamics.analysis.run_data import Results, Samples
 from entropy_dynamics.analysis.temperatures import best_point, matched_pass
 from entropy_dynamics.analysis.verdicts import Finding, judge
+from entropy_dynamics.config import load_config
 from entropy_dynamics.results.files import write_parquet
 from synthetic_results import DATASETS, MODEL, ROOT, SCALE, SEEDS, evaluation_frame
 
@@ -193,3 +194,10 @@ def test_inputs_at_the_temperatures_that_the_scale_has(project, tmp_path_factory
     assert {f"{run}/T{name}/aime24.parquet" for name in ("0", "0.4", "1")} <= more
     assert f"{run}/T0.4/validation.parquet" in more  # for the best temperature
     assert {path.split("/")[2] for path in more} == {"grpo", "clip_b", "clip_v"}
+
+
+def test_a_temperature_that_two_keys_name_belongs_to_the_first():
+    """The samples at a temperature have one path, so that two jobs never write them."""
+    keys = ("temperature=0.4", "temperatures=[0.4,0,1.0,1]", "control_temperatures=[1.0,1.6,0.4]")
+    evaluation = load_config(SCALE, overrides=[f"evaluation.{key}" for key in keys]).evaluation
+    assert (evaluation.temperatures, evaluation.control_temperatures) == ([0, 1.0], [1.6])

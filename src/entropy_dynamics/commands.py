@@ -264,7 +264,7 @@ def restore(options: argparse.Namespace) -> None:
     scale = _scale_by_name(options.out)
     seeds = restore(options.folders, options.out, load_config(scale))
     counts = " ".join(f"--set seeds.{group}={count}" for group, count in seeds.items())
-    print(f"{options.out} has up to {seeds['tables']} seeds per method. To judge them, run:")
+    print(f"{options.out} has up to {max(seeds.values())} seeds per method. To judge them, run:")
     results = "" if options.out.parent == Path("results") else f" --results {shlex.quote(str(options.out.parent))}"
     print(f"entropy-dynamics claims --scale {scale}{results} --set seeds.first=0 {counts}")
 

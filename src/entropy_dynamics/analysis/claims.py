@@ -3,9 +3,10 @@
 Snakemake imports this module to find the input files of its rule, so it imports nothing heavy.
 """
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,12 @@ from entropy_dynamics.analysis.claim_specs import ClaimsFile, ClaimSpec, FieldPa
 from entropy_dynamics.analysis.experiments import Run, Seeds, check_known, config_of, load_experiment, runs_of, seeds_of
 from entropy_dynamics.analysis.specs import SeedGroup
 from entropy_dynamics.config import BASE, CONFIGS, Config, known_names, read_yaml
+from entropy_dynamics.config.schema import FIRST_PILOT_SEED
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.sections import parse
+
+JUDGED = ("field", "controls")  # folders of further claims
 
 
 @dataclass(frozen=True)
@@ -86,9 +90,8 @@ class Claim:
         """The files of a run that the claim reads."""
         if not isinstance(self.spec, ScoreDifference):
             return [run.metrics_file(results)]
-        usual = self.config.evaluation.temperature
-        read = product(self.evaluations, self.temperatures_of(run))
-        return [run.evaluation_file(results, dataset, None if at == usual else at) for dataset, at in read]
+        read = product(self.evaluations, map(self.config.evaluation.folder_of, self.temperatures_of(run)))
+        return [run.evaluation_file(results, dataset, at) for dataset, at in read]
 
 
 def read_claims(experiments: Path) -> ClaimsFile:
@@ -177,6 +180,34 @@ def _swept(spec: SweepTrend, where: str, *settings: Any) -> dict[str, SeedGroup]
 def swept_value(method: str) -> float:
     """1.2 for 'clip_b@mu=1.2'."""
     return float(method.rpartition("=")[2])
+
+
+def seeds_by_group(config: Config, runs: Iterable[Run]) -> dict[str, int]:
+    """The number of seeds of each group in `runs`, trained with seeds from 0 on: that which most claims have.
+
+    A group without complete claims has as many seeds as the other, `pilot` none.
+    """
+    seeds = {run.path: run.seed for run in runs}
+    pilots = {seed for seed in seeds.values() if seed >= FIRST_PILOT_SEED}
+    reported = Counter(path[:2] for path, seed in seeds.items() if seed not in pilots)
+    found: dict[str, Counter[int]] = {"tables": Counter(), "extras": Counter()}
+    for claim in _grouped_claims(config) if len(set(reported.values())) > 1 else ():
+        if claim.keys() <= reported.keys():
+            for group, numbers in found.items():
+                have = [reported[arm] for arm, of_arm in claim.items() if of_arm == group]
+                numbers.update([min(have)] if have else [])
+    every = found["tables"] or found["extras"] or Counter(reported.values())
+    most = {name: max((of or every).items(), key=lambda item: item[::-1])[0] for name, of in found.items() if every}
+    return most | ({"pilot": len(pilots)} if pilots else {})
+
+
+def _grouped_claims(config: Config) -> Iterator[dict[tuple[str, str], str]]:
+    """Of each claim in all folders: (model, method) -> its group."""
+    numbers = {"tables": 1, "extras": 2, "pilot": 1}  # so that the last seed of a method tells its group
+    groups = {0: "tables", 1: "extras", FIRST_PILOT_SEED: "pilot"}
+    for claim in chain.from_iterable(load_claims(config.scale, numbers, folder=folder) for folder in (None, *JUDGED)):
+        last = dict(sorted((run.path[:2], run.seed) for run in claim.all_runs() if run.method != BASE))
+        yield {arm: groups[seed] for arm, seed in last.items()}
 
 
 def input_files(results: Path, claims: Iterable[Claim]) -> list[Path]:

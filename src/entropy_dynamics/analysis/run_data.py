@@ -208,8 +208,7 @@ class Results:
 
     def evaluation_file(self, run: Run, dataset: str, temperature: float | None = None) -> Path:
         """`temperature`: of the evaluation; None: that of the tables."""
-        is_usual = temperature == self.config.evaluation.temperature
-        return run.evaluation_file(self.root, dataset, None if is_usual else temperature)
+        return run.evaluation_file(self.root, dataset, self.config.evaluation.folder_of(temperature))
 
     def samples(self, run: Run, dataset: str, temperature: float | None = None) -> Samples:
         """The counts of a run on a data set. Cached, as many claims read the same file."""

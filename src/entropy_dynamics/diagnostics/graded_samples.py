@@ -69,8 +69,9 @@ def pass_at_k_table(
         tables.append(2 * _columns("difference", [share_interval((1 + curve[k - 1]) / 2) for k in ks]) - 100)
         band = simultaneous([curve])
         if np.isfinite(band.low).any():
-            changes = f"gains at k = {_spans(band.low > 0)}, loses at k = {_spans(band.high < 0)}"
-            notes.append(f"all k to {fewest} at once (95 % band): the second {changes}")
+            found = {"gains": _spans(band.low > 0), "loses": _spans(band.high < 0)}
+            changes = ", ".join(f"{verb} at k = {spans}" for verb, spans in found.items() if spans)
+            notes.append(f"all k to {fewest} at once (95 % band): the second {changes or 'neither gains nor loses'}")
     return pd.concat([pd.DataFrame({"k": ks}), *tables], axis=1), notes
 
 
@@ -213,9 +214,10 @@ def _names(files: Sequence[Path]) -> list[str]:
 
 
 def _spans(chosen: np.ndarray) -> str:
-    """The chosen k, counted from 1: '1 to 10, 60 to 60', or 'none'."""
+    """The chosen k, counted from 1: '1 to 10, 60'."""
     edges = np.flatnonzero(np.diff(chosen, prepend=False, append=False))
-    return ", ".join(f"{start + 1} to {end}" for start, end in edges.reshape(-1, 2)) or "none"
+    spans = edges.reshape(-1, 2)
+    return ", ".join(f"{start + 1} to {end}" if end > start + 1 else f"{end}" for start, end in spans)
 
 
 def _scores(counts: pd.DataFrame, k: int) -> np.ndarray:

@@ -67,10 +67,13 @@ def write_field(results: Results, folder: str) -> list[Path]:
     """Judge the claims of experiments/<folder> and write <folder>.json and <folder>.md into results/<scale>.
 
     The entries are like those of claims.json, except that `paper` is the heading of the claim's file. Raises UserError
-    if claims.yaml or a file of experiments/<folder> is invalid.
+    if claims.yaml or a file of experiments/<folder> is invalid, and if the folder has no claims.
     """
     papers, tests = read_field(results.folder, folder), read_claims(results.folder).tests
     claims = load_claims(results.scale, results.seeds, results.folder, results.configs, folder=folder)
+    if not claims:
+        instead = f"its claims are in {results.folder}/claims.yaml: entropy-dynamics claims --scale {results.scale}"
+        raise UserError(f"scale {results.scale} has no claims in {results.folder / folder}; {instead}")
     models, entries = _judged(claims, results, tests)
     by_id, sections = {entry["id"]: entry for entry in entries}, []
     for paper in papers.values():

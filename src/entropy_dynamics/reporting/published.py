@@ -1,5 +1,6 @@
 """Published data from which a scale's results can be recomputed (counts per problem, metrics, samples), and back."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import chain, groupby
 from pathlib import Path
@@ -10,9 +11,11 @@ import pandas as pd
 from jaxtyping import Int
 from pydantic import BaseModel, Field
 
+from entropy_dynamics.analysis.claims import seeds_by_group
 from entropy_dynamics.analysis.experiments import Run
 from entropy_dynamics.analysis.run_data import Model, Results
 from entropy_dynamics.config import BASE, Config, stored_as
+from entropy_dynamics.config.schema import FIRST_PILOT_SEED
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import read_json, read_parquet, save_parquet, write_json, written_whole
 from entropy_dynamics.results.layout import FACTS, SEEDS, Layout
@@ -22,7 +25,7 @@ MODELS = "models.json"  # the scale, and the model that ran under each name
 KEYS = ["model", "method", "seed"]
 NAME = r"\w[\w.@=+,-]*"  # models, methods, data sets become paths, so no separator and no leading dot
 File = tuple[Path, dict[str, Any]]  # path and identifying columns: `KEYS`, and others such as the data set
-COUNT_TYPES = dict.fromkeys(("problem", "correct", "samples"), np.int16) | {"seed": np.int32, "temperature": np.float32}
+COUNT_TYPES = dict.fromkeys(("problem", "correct", "samples"), np.int32) | {"seed": np.int64, "temperature": np.float32}
 
 
 def counts_frame(results: Results) -> pd.DataFrame:
@@ -45,7 +48,7 @@ def metrics_frame(results: Results) -> pd.DataFrame:
     for path, of in _files(results, "runs/*/*/seed*/metrics.parquet"):
         frame = read_parquet(path)
         numbers = frame.select_dtypes("float").astype(np.float32)
-        frames.append(frame.assign(**numbers, **of).astype({"seed": np.int32}))
+        frames.append(frame.assign(**numbers, **of))
     frame = pd.concat(frames).sort_values([*KEYS, "step"], kind="stable", ignore_index=True)
     return frame[[*KEYS, "step", *frame.columns.difference([*KEYS, "step"], sort=False)]]
 
@@ -71,15 +74,17 @@ def restore(folders: Sequence[Path], root: Path, config: Config) -> dict[str, in
 
     Args:
         folders: published folders, whose seeds are renumbered from 0 in this order, so that they count as one run.
+            Seeds of pilot runs keep their numbers; those of the first folder that has them count.
         root: results/<scale>, a new folder.
         config: config of the scale.
 
-    Returns `tables`, the largest number of seeds of any method, and `extras`, the smallest. Raises UserError if a
-    folder is of another scale, two folders share a seed or describe a model differently, or a file is damaged.
+    Returns the number of seeds of each group. Raises UserError if a folder is of another scale, two folders share a
+    seed or describe a model differently, or a file is damaged.
     """
     tables: list[tuple[pd.DataFrame, pd.DataFrame]] = []
     models: dict[str, Model] = {}
     seeds: dict[int, Path] = {}
+    places: dict[int, int] = {}  # the new number of each seed
     for folder in folders:
         path = folder / MODELS
         described = parse(_Described, read_json(path, remedy="get it again"), str(path))
@@ -92,34 +97,52 @@ def restore(folders: Sequence[Path], root: Path, config: Config) -> dict[str, in
         tables.append((_counts(folder), _published(folder, "metrics", "step")))
         # Without those of an untrained model that exists only once, with seed 0.
         per_seed = {name for name in models if config.untrained(name, 1)}
-        own = (of["seed"][(of["method"] != BASE) | of["model"].isin(per_seed)] for of in tables[-1])
-        for seed in sorted({seed for column in own for seed in column}):
+        of_each = (of["seed"][(of["method"] != BASE) | of["model"].isin(per_seed)] for of in tables[-1])
+        own = {int(seed) for column in of_each for seed in column.unique()}
+        pilots = _pilots(own, config.seeds.pilot)
+        places |= {seed: seed for seed in pilots}
+        for seed in sorted(own - pilots):
             if (other := seeds.setdefault(seed, folder)) != folder:
                 raise UserError(f"{other} and {folder} both have seed {seed}: one untrained model counts once")
-    trained = {seed for both in tables for of in both for seed in of["seed"][of["method"] != BASE]}
-    # Those of untrained models alone come last, as `tables` does not count them.
-    number = {seed: place for place, seed in enumerate(sorted(seeds, key=lambda seed: seed not in trained))}
+    named = pd.concat([of[KEYS] for both in tables for of in both]).drop_duplicates()
+    every = [Run(*run) for run in named.itertuples(index=False)]
+    trained = Counter(run.seed for run in every if run.method != BASE)
+
+    def order(seed: int) -> tuple[bool, int]:
+        """Seeds of untrained models alone come last, and those that only one group has after those of both."""
+        later = (trained[other] for other in seeds if other >= seed and seeds[other] == seeds[seed])
+        return seed not in trained, -max(later)
+
+    numbered = sorted(seeds, key=order)
+    places |= {seed: place for place, seed in enumerate(numbered)}
 
     def renumbered(model: str, method: str, seed: int) -> Run:
-        place = config.untrained(model, number.get(seed, 0)) if method == BASE else number[seed]
+        place = config.untrained(model, places.get(seed, 0)) if method == BASE else places[seed]
         return Run(model, method, place, stored_as(config.scale, model, method))
 
+    groups = seeds_by_group(config, [renumbered(*run.path) for run in every if run.method != BASE])
     with written_whole(root) as whole:
-        write_json(whole / SEEDS, [int(seed) for seed in number])
+        write_json(whole / SEEDS, numbered)
         for name, model in models.items():
             write_json(Layout(whole).model(name, 0) / FACTS, model.model_dump())
         for counts, metrics in tables:
             for (*run, at, dataset), rows in counts.groupby([*KEYS, "temperature", "dataset"]):
-                at = None if np.isclose(at, config.evaluation.temperature) else float(f"{at:g}")
-                path = renumbered(*run).evaluation_file(whole, dataset, at)
+                path = renumbered(*run).evaluation_file(whole, dataset, config.evaluation.folder_of(at))
                 if not path.exists():  # `clip_b` comes before `clip_b@mu=2.0`, the same run trained again
                     save_parquet(path, _samples(rows["correct"].to_numpy(), rows["samples"].iloc[0]))
             for run, rows in metrics.groupby(KEYS):
                 path = renumbered(*run).metrics_file(whole)
                 if not path.exists():
                     save_parquet(path, rows.drop(columns=KEYS))
-    runs = pd.concat([metrics for _, metrics in tables]).groupby(["model", "method"])["seed"].nunique()
-    return {"tables": int(runs.max()), "extras": int(runs.min())}
+    return groups
+
+
+def _pilots(seeds: set[int], number: int) -> set[int]:
+    """The seeds of pilot runs: `number` or, if the reported ones are below them, as many as are in succession."""
+    end = FIRST_PILOT_SEED + number
+    while end in seeds and min(seeds) < FIRST_PILOT_SEED:
+        end += 1
+    return {seed for seed in seeds if FIRST_PILOT_SEED <= seed < end}
 
 
 class _Described(BaseModel):
@@ -163,7 +186,7 @@ def _published(folder: Path, name: str, *columns: str) -> pd.DataFrame:
 
 def _samples(correct: Int[np.ndarray, " problem"], k: int) -> pd.DataFrame:
     """Samples with the given counts. Counts do not tell which of the k are correct, nor their answers."""
-    problems = np.repeat([f"{place:06d}" for place in range(len(correct))], k)
+    problems = np.repeat([f"{place:09d}" for place in range(len(correct))], k)
     places = np.tile(np.arange(k), len(correct))
     is_correct = places < np.repeat(correct, k)
     unknown = {"answer": "", "finish_reason": ""}
@@ -196,12 +219,14 @@ def _stack(path: Path, files: Sequence[File]) -> int:
 
 
 def _evaluations(results: Results) -> list[File]:
-    evaluations = []
+    evaluations: dict[Path, dict[str, Any]] = {}
     for path, of in _files(results, "evaluations/*/*/seed*/**/*.parquet"):
         at = path.parent.name  # seed0 or, in it, T0.5
         temperature = float(at[1:]) if at.startswith("T") else results.config.evaluation.temperature
-        evaluations.append((path, of | {"temperature": temperature, "dataset": path.stem}))
-    return evaluations
+        # Older versions could write the samples at the usual temperature a second time, to a folder of its own.
+        read = results.evaluation_file(Run(*of.values()), path.stem, temperature)
+        evaluations.setdefault(read, of | {"temperature": temperature, "dataset": path.stem})
+    return list(evaluations.items())
 
 
 def _files(results: Results, pattern: str, optional: bool = False) -> list[File]:

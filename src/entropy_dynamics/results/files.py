@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import socket
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -30,8 +31,11 @@ def written_whole(path: Path | str) -> Iterator[Path]:
     _remove(temporary)  # may have been left by a process with the same id, as in a restarted container
     try:
         yield temporary
+        umask = os.umask(0o077)  # the only way to read it
+        os.umask(umask)
         for file in (temporary, *temporary.rglob("*")):
             if file.is_file() or file.is_dir():
+                _share(file, umask)
                 flush(file)
         if temporary.is_dir() and path.exists():  # a directory cannot be renamed over a non-empty one
             shutil.rmtree(path)
@@ -85,6 +89,16 @@ def _remove_stale(path: Path) -> None:
                 os.kill(int(temporary.name.split(".")[-2]), 0)
             except ProcessLookupError:
                 _remove(temporary)
+
+
+def _share(path: Path, umask: int) -> None:
+    """Give a file that a library wrote for its user alone, as safetensors does, the mode that the umask leaves."""
+    status = path.lstat()
+    mode = stat.S_IMODE(status.st_mode)
+    shared = mode | (0o777 if path.is_dir() else 0o666) & ~umask
+    written = path.is_dir() or status.st_nlink == 1  # the mode of a hard link is also that of its source
+    if written and not path.is_symlink() and shared != mode:
+        path.chmod(shared)
 
 
 def _remove(path: Path) -> None:

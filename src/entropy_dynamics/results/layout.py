@@ -86,7 +86,7 @@ class Layout:
     def samples(self, model: str, method: str, seed: int | str, dataset: str, temperature: float | None = None) -> Path:
         """One row per sample of an evaluation set; `temperature` if it is not that of tables and claims."""
         folder = self.evaluation(model, method, seed)
-        return (folder if temperature is None else folder / f"T{temperature:g}") / f"{dataset}.parquet"
+        return (folder if temperature is None else folder / f"T{abs(temperature):g}") / f"{dataset}.parquet"
 
     def token_samples(self, model: str, method: str, seed: int | str) -> Path:
         """Responses of three training steps with the statistics of every token; written while the run trains."""

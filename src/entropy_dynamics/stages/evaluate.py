@@ -34,7 +34,8 @@ def evaluate(
 
     Each file has its provenance next to it. An interrupted call resumes after the last finished shard. By default, all
     evaluation sets of the config are sampled, at its temperature. With `temperatures`, the files of each are in a
-    separate folder. `sampler` is an engine that already holds the policy, as the training run's (default: a new one).
+    separate folder, but for the config's. `sampler` is an engine that already holds the policy, as the training run's
+    (default: a new one).
 
     Raises UserError if the config has no number of samples for a data set, or if a file is missing.
     """
@@ -45,7 +46,7 @@ def evaluate(
     if method == BASE and seed != config.untrained(model, seed):
         raise UserError(f"--seed {seed}: {model} is pretrained, so it exists once, with seed 0")
     run = f"--model {model} --seed {seed}" if method == BASE else f"--model {model} --method {method} --seed {seed}"
-    sets = product(temperatures or [None], datasets)
+    sets = product(map(config.evaluation.folder_of, temperatures or [None]), datasets)
     files = {(at, dataset): layout.samples(model, method, seed, dataset, at) for at, dataset in sets}
     needed = {layout.policy(model, method, seed): f"{'model' if method == BASE else 'train'} {run}"}
     needed |= {layout.problems(dataset): "problems" for dataset in datasets}

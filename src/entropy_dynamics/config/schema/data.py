@@ -5,7 +5,16 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeFloat, PositiveFloat, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    NonNegativeFloat,
+    PositiveFloat,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.sections import LOCATION, NonNegativeInt, OneOf, PositiveInt, Section
@@ -107,7 +116,20 @@ class EvaluationConfig(Section):
     samples: dict[SetName, PositiveInt]
     """K of Avg@K and Pass@K for each evaluation set; at temperature 0 a single sample, as all would be equal."""
 
+    @field_validator("temperatures", "control_temperatures")
+    @classmethod
+    def _no_temperature_twice(cls, values: list[float], info: ValidationInfo) -> list[float]:
+        """Without those of an earlier key: the samples at a temperature have one path, which one job writes."""
+        known = (info.data.get("temperature"), *info.data.get("temperatures", ()))
+        earlier = {f"{at:g}" for at in known if at is not None}
+        return list({f"{at:g}": at for at in values if f"{at:g}" not in earlier}.values())
+
     @property
     def all_temperatures(self) -> list[float]:
         """All evaluation temperatures, ascending."""
         return sorted({self.temperature, *self.temperatures})
+
+    def folder_of(self, temperature: float | None) -> float | None:
+        """The temperature in the path of samples: None for that of the tables, to the digits that a path has."""
+        is_usual = temperature is None or f"{temperature:g}" == f"{self.temperature:g}"
+        return None if is_usual else temperature
