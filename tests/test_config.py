@@ -13,6 +13,7 @@ from entropy_dynamics.config import (
     known_names,
     load_config,
     method_label,
+    read_config,
     read_yaml,
     scale_names,
     settings_of,
@@ -117,6 +118,26 @@ def test_what_is_written_is_read_as_it_was(configs):
         assert config.model.label == label
         path.write_text(to_yaml(config))
         assert read_yaml(path)["model"]["label"] == label
+
+
+@pytest.mark.parametrize(
+    ("text", "literal"),
+    [
+        (r"\${a b}", "${a b}"),
+        (r"a\${", "a${"),
+        (r"\\\${scale}", r"\${scale}"),
+        (r"\${scale} of ${scale}", "${scale} of laptop"),
+        (r"${method.name}\${oc.env:HOME}\ ", r"grpo${oc.env:HOME}\ "),
+    ],
+)
+def test_an_escaped_interpolation_stays_a_text(tmp_path, text, literal):
+    """In a config, in the config.yaml of a run, and in the config of a run with that file's values."""
+    config = load_config("laptop", MODEL, "grpo", [f"method.label='{text}'"], CONFIGS)
+    assert config.method.label == literal
+    (tmp_path / "config.yaml").write_text(to_yaml(config))
+    assert read_config(tmp_path / "config.yaml")["method"]["label"] == literal
+    written = read_yaml(tmp_path / "config.yaml")["method"]["label"]
+    assert load_config("laptop", MODEL, "grpo", [f"method.label='{written}'"], CONFIGS) == config
 
 
 @pytest.mark.parametrize(

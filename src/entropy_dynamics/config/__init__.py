@@ -189,8 +189,22 @@ def flatten(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
 
 
 def to_yaml(config: BaseModel) -> str:
-    """The resolved config as YAML."""
-    return OmegaConf.to_yaml(config.model_dump())
+    """The resolved config as YAML, in which `\\${` stands for a literal `${`, as in the files of configs/."""
+    return OmegaConf.to_yaml(_escaped(config.model_dump()))
+
+
+def _escaped(value: Any) -> Any:
+    """`value` with its texts as OmegaConf reads them back; it halves the backslashes before an interpolation."""
+    if isinstance(value, Mapping):
+        return {key: _escaped(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_escaped(each) for each in value]
+    return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
+
+
+def read_config(path: Path) -> Any:
+    """The content of a run's config.yaml, which is not to be changed. Raises UserError if it is not valid YAML."""
+    return read_yaml(path, resolve=True)
 
 
 def scale_names(scale: str, configs: Path = CONFIGS) -> list[str]:
@@ -256,10 +270,10 @@ def method_label(method: str, configs: Path = CONFIGS) -> str:
     return str(section.get("label", method)) if isinstance(section, dict) else method
 
 
-def read_yaml(path: Path) -> Any:
+def read_yaml(path: Path, resolve: bool = False) -> Any:
     """The content of a YAML file, which is not to be changed. Raises UserError if it is missing or not valid YAML."""
     try:
-        return _parsed(path.read_text(encoding="utf-8"))
+        return _parsed(path.read_text(encoding="utf-8"), resolve)
     except FileNotFoundError:
         raise UserError(f"no file {path}: run this from the root of the repository") from None
     except Exception as error:  # PyYAML's and OmegaConf's; of a single number, an assertion without a text
@@ -271,8 +285,8 @@ def _reason(error: Exception) -> str:
 
 
 @cache  # a command may load dozens of configs, most from the same files
-def _parsed(text: str) -> Any:
-    return OmegaConf.to_container(OmegaConf.create(text))
+def _parsed(text: str, resolve: bool) -> Any:
+    return OmegaConf.to_container(OmegaConf.create(text), resolve=resolve)
 
 
 def _read(path: Path) -> dict[str, Any]:
