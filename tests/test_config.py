@@ -5,7 +5,7 @@ import math
 import pytest
 import yaml
 
-from command_line import error, run
+from command_line import error, output, run
 from conftest import ROOT
 from entropy_dynamics.config import (
     USED,
@@ -238,6 +238,17 @@ def test_a_toy_model_never_trains_with_the_settings_of_a_large_one(configs):
     assert released_settings("mine", "grpo", configs) is None
     for scale in ("laptop", "smoke", "desk"):
         assert released_settings(scale, "clip_b", configs) is None
+
+
+@pytest.mark.parametrize(("setting", "is_said"), [([], True), (["--set", "method.params.mu=2"], False)])
+def test_a_run_says_that_a_toy_model_has_released_settings(configs, tmp_path, monkeypatch, capsys, setting, is_said):
+    text = (configs / "scale" / "laptop.yaml").read_text().replace("scale: laptop", "scale: mine")
+    (configs / "scale" / "mine.yaml").write_text(text.replace("toy: laptop", "toy: mine"))
+    monkeypatch.chdir(configs.parent)
+    of_run = ["--scale", "mine", "--model", MODEL, "--method", "clip_b", "--seed", 0, "--results", tmp_path / "none"]
+    err = output(capsys, "train", *of_run, *setting, code=2)[1]
+    assert err.startswith("this toy model runs with settings for billions of parameters: ") == is_said
+    assert "; make it with: entropy-dynamics problems" in err.splitlines()[-1]
 
 
 def test_method_parameters_in_its_name():

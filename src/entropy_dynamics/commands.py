@@ -147,8 +147,8 @@ def pass_rates(options: argparse.Namespace) -> None:
 
 def train(options: argparse.Namespace) -> None:
     config, layout = _config(options), _layout(options)
-    note = released_settings(options.scale, options.method) if options.model in config.toy_models else None
-    if note and not launched():
+    is_plain_toy = options.model in config.toy_models and not any("method.params" in entry for entry in options.set)
+    if is_plain_toy and not launched() and (note := released_settings(options.scale, options.method)):
         print(note, file=sys.stderr)
     lock = layout.lock(options.model, options.method, options.seed)
     # before torch is imported, so that a run that another job is writing is refused at once
