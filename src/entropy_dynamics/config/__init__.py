@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, reduce
 from itertools import chain
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, cast, overload
 
 from omegaconf import OmegaConf
 from pydantic import BaseModel
@@ -67,7 +67,8 @@ def load_config(
     Raises UserError if a file is missing or not YAML, a key or name is unknown, or a value has the wrong type or is out
     of bounds.
     """
-    return _loaded(scale, model, method, overrides, configs)[0]
+    config, _ = _loaded(scale, model, method, overrides, configs)
+    return config
 
 
 def _loaded(
@@ -77,7 +78,7 @@ def _loaded(
     overrides: Iterable[str],
     configs: Path,
     kind: type[Config] | None = None,
-) -> tuple[Any, list[tuple[str, Layer]]]:
+) -> tuple[Config, list[tuple[str, Layer]]]:
     """The config, as a `kind` or as its arguments say, and the layers it was merged from."""
     merged, layers, files = _merged(scale, model, method, overrides, configs)
     kind = kind or (Config if model is None else StageConfig if method is None else RunConfig)
@@ -233,12 +234,12 @@ def origins(
         raise UserError(f"unknown key {key!r}{nearest(key, values)}")
     for name in names:
         path, value = values[name]
-        merged: Layer = {}
+        merged: dict[Any, Any] = {}
         setters: list[tuple[Any, str]] = []
         for layer_name, layer in layers:
             merged = _merge(merged, layer)
             if _sets(layer, path):
-                setters.append((reduce(lambda section, part: section[part], path, layer), layer_name))
+                setters.append((reduce(lambda section, part: section[part], path, cast(Any, layer)), layer_name))
             elif not _sets(merged, path):  # the section was replaced
                 setters.clear()
         yield f"{name} is {value}, from {setters[-1][1] if setters else 'the default of its class'}"
