@@ -5,15 +5,20 @@ import math
 import pytest
 import yaml
 
+from command_line import error, output, run
 from conftest import ROOT
 from entropy_dynamics.config import (
     USED,
     _entry,
+    configured_shorter_runs,
     flatten,
     known_names,
     load_config,
     method_label,
+    origins,
+    read_config,
     read_yaml,
+    released_settings,
     scale_names,
     settings_of,
     split_method,
@@ -23,7 +28,7 @@ from entropy_dynamics.config.schema import RunConfig, StageConfig, marked_keys
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.methods import method_types
 from entropy_dynamics.sections import LOCATION, PER_MACHINE, parse
-from mistakes import message_of
+from mistakes import message_of, mistake
 
 MODEL = "qwen2.5-7b-instruct"
 CONFIGS = ROOT / "configs"
@@ -120,6 +125,26 @@ def test_what_is_written_is_read_as_it_was(configs):
 
 
 @pytest.mark.parametrize(
+    ("text", "literal"),
+    [
+        (r"\${a b}", "${a b}"),
+        (r"a\${", "a${"),
+        (r"\\\${scale}", r"\${scale}"),
+        (r"\${scale} of ${scale}", "${scale} of laptop"),
+        (r"${method.name}\${oc.env:HOME}\ ", r"grpo${oc.env:HOME}\ "),
+    ],
+)
+def test_an_escaped_interpolation_stays_a_text(tmp_path, text, literal):
+    """In a config, in the config.yaml of a run, and in the config of a run with that file's values."""
+    config = load_config("laptop", MODEL, "grpo", [f"method.label='{text}'"], CONFIGS)
+    assert config.method.label == literal
+    (tmp_path / "config.yaml").write_text(to_yaml(config))
+    assert read_config(tmp_path / "config.yaml")["method"]["label"] == literal
+    written = read_yaml(tmp_path / "config.yaml")["method"]["label"]
+    assert load_config("laptop", MODEL, "grpo", [f"method.label='{written}'"], CONFIGS) == config
+
+
+@pytest.mark.parametrize(
     ("text", "value"),
     [
         *[("1e-3", 1e-3), ("5e-6", 5e-6), ("-3", -3), ("", None), ("null", None), ("true", True), ("[0, 1]", [0, 1])],
@@ -154,6 +179,76 @@ overrides:
     assert settings("mine", "qwen3-4b-base") == (102, 7)
     assert settings("paper", MODEL) == (300, 64)
     assert settings("mine", "qwen3-4b-base", "training.steps=5") == (5, 7)
+
+
+def test_the_origin_of_a_value_is_named_with_what_it_overrides(monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    why, of_run = ["config", "--why"], ["--model", "qwen3-4b-base", "--method", "clip_b"]
+    layers = [
+        (1.55, "configs/method/clip_b.yaml, for {toy: laptop, model: qwen3-4b-base}"),
+        (2.0, "configs/method/clip_b.yaml, for {toy: laptop}"),
+        (2.5, "configs/method/clip_b.yaml"),
+    ]
+    below = [f"    instead of {value}, from {name}" for value, name in layers]
+    key = "method.params.mu"
+    assert run(capsys, *why, key, *of_run).splitlines() == [f"{key} is 1.55, from {layers[0][1]}", *below[1:]]
+    lines = run(capsys, *why, key, *of_run, "--set", f"{key}=3").splitlines()
+    assert lines == [f"{key} is 3.0, from --set {key}=3", *below]
+    assert f"{key}_plus is inf, from the default of its class\n" in run(capsys, *why, "method.params", *of_run)
+    seed = f"toy_models[{MODEL}].seed"
+    assert run(capsys, *why, seed) == f"{seed} is 7, from configs/scale/laptop.yaml\n"
+    assert error(capsys, *why, "training.step") == "unknown key 'training.step'; did you mean 'training.steps'?"
+    assert error(capsys, *why, key) == f"{key} is a key of a run: give its --model and --method"
+
+
+def test_a_replaced_section_gives_no_value(configs):
+    text = "extends: laptop\nscale: mine\ndata: {train: {source: file, path: x, task: countdown}}\n"
+    (configs / "scale" / "mine.yaml").write_text(text)
+    lines = [*origins("data.train.source", "mine", None, None, (), configs)]
+    assert [line.rpartition("/")[2] for line in lines] == ["mine.yaml", "laptop.yaml"]
+    with mistake("unknown key 'data.train.numbers'"):
+        [*origins("data.train.numbers", "mine", None, None, (), configs)]
+
+
+@pytest.mark.parametrize("value", ["10", "[ten]", "{a: 1}", "null"])
+def test_a_wrong_value_is_named_before_it_is_used(configs, value):
+    (configs / "machine.yaml").write_text(f"overrides: [{{for: {{scale: laptop}}, training: {{keep_steps: {value}}}}}]")
+    for load in (load_config, configured_shorter_runs):
+        with mistake("machine.yaml, for {scale: laptop}: training.keep_steps"):
+            load("laptop", MODEL, "grpo", configs=configs)
+
+
+def test_a_toy_model_never_trains_with_the_settings_of_a_large_one(configs):
+    """A copy of laptop.yaml, whose overrides are for laptop; then without them; then with them for itself."""
+    laptop, mine = ((configs / "scale" / f"{name}.yaml") for name in ("laptop", "mine"))
+    copied = laptop.read_text().replace("\nscale: laptop", "\nscale: mine")
+    mine.write_text(copied)
+    message = message_of(configs, "mine")
+    assert message.startswith(f"{mine}: overrides for laptop never apply, as laptop does not extend mine; ")
+    mine.write_text(copied.partition("\noverrides:")[0])
+    for method, source in {"clip_b": "4e-07 of {}/base.yaml", "grpo_half_rate": "2e-07 of {}/method/grpo_half"}.items():
+        message = message_of(configs, "mine", MODEL, method)
+        assert message.startswith(
+            f"{mine}: the toy model {MODEL} needs a training.optimizer.learning_rate of its own: "
+        )
+        assert source.format(configs) in message
+    mine.write_text(copied.replace("toy: laptop", "toy: mine"))
+    assert load_config("mine", MODEL, "clip_b", configs=configs).training.optimizer.learning_rate == 6e-4
+    assert "clip_b.yaml are for the toy models of laptop, desk, none" in released_settings("mine", "clip_b", configs)
+    assert released_settings("mine", "grpo", configs) is None
+    for scale in ("laptop", "smoke", "desk"):
+        assert released_settings(scale, "clip_b", configs) is None
+
+
+@pytest.mark.parametrize(("setting", "is_said"), [([], True), (["--set", "method.params.mu=2"], False)])
+def test_a_run_says_that_a_toy_model_has_released_settings(configs, tmp_path, monkeypatch, capsys, setting, is_said):
+    text = (configs / "scale" / "laptop.yaml").read_text().replace("scale: laptop", "scale: mine")
+    (configs / "scale" / "mine.yaml").write_text(text.replace("toy: laptop", "toy: mine"))
+    monkeypatch.chdir(configs.parent)
+    of_run = ["--scale", "mine", "--model", MODEL, "--method", "clip_b", "--seed", 0, "--results", tmp_path / "none"]
+    err = output(capsys, "train", *of_run, *setting, code=2)[1]
+    assert err.startswith("this toy model runs with settings for billions of parameters: ") == is_said
+    assert "; make it with: entropy-dynamics problems" in err.splitlines()[-1]
 
 
 def test_method_parameters_in_its_name():
@@ -253,12 +348,12 @@ def test_every_model_and_method_loads_at_every_scale(scale):
     for model in models:
         assert load_config(scale, model, configs=CONFIGS).model.name == model
     for name in known_names("method", CONFIGS):
-        run = load_config(scale, models[0], name, configs=CONFIGS)
-        method = run.method
+        config = load_config(scale, models[0], name, configs=CONFIGS)
+        method = config.method
         assert method.label
         if name != "base":
             assert type(method.build()) is method_types()[method.name]
-            assert method.build().on_policy_note is None or not run.training.on_policy  # it has an effect
+            assert method.build().on_policy_note is None or not config.training.on_policy  # it has an effect
         assert name == method.name or name not in method_types()  # other names are settings of one of those
 
 

@@ -11,10 +11,10 @@ import pytest
 from command_line import error, output, run, set_to
 from conftest import ROOT
 from entropy_dynamics.cli import main
-from entropy_dynamics.config import load_config
+from entropy_dynamics.config import configured_shorter_runs, known_names, load_config
 from entropy_dynamics.planning.duration import sampling_seconds, training_seconds
 from entropy_dynamics.planning.footprint import GIB, checkpoint_buffers, training_memory
-from entropy_dynamics.planning.plan import HOST_PER_RANK, Job, make_plan, resources
+from entropy_dynamics.planning.plan import HOST_PER_RANK, Job, _runs, make_plan, resources
 
 CONFIGS, EXPERIMENTS = ROOT / "configs", ROOT / "experiments"
 MODEL = "qwen2.5-7b-instruct"
@@ -192,6 +192,63 @@ def test_a_job_that_does_not_fit_is_named_with_a_setting_that_does(setting, prob
     section = setting.partition(".")[0]
     assert re.fullmatch(rf"error: qwen2.5-7b-instruct[\w ]* {problem}.*: set {section}.{advice}\n", err)
     assert main([*plan, "--set", setting, "--set", f"{section}.{advice}"]) == 0
+
+
+@pytest.mark.parametrize("scale", known_names("scale", CONFIGS))
+def test_every_scale_passes_its_own_plan(scale, in_repository, capsys):
+    assert run(capsys, "plan", "--scale", scale).startswith(f"Scale {scale} ")
+
+
+@pytest.mark.parametrize(
+    ("scale", "settings", "advice"),
+    [  # more ranks would do, too, and are refused: several runs share a GPU; 2 ** 8 rollouts are not a multiple of 24
+        ("smollm2-gpu", ["hardware.runs_per_gpu=8"], "hardware.runs_per_gpu=4"),
+        ("smollm2-gpu", ["hardware.runs_per_gpu=1", "sampling.batch_size=65536"], "hardware.ranks=4"),
+        ("paper", ["experiments=[table4]", "hardware.ranks=8", "plan.gpu=RTX4090"], "plan.gpu="),
+    ],
+)
+def test_the_config_accepts_what_a_plan_advises(scale, settings, advice, in_repository, capsys):
+    plan = ["plan", "--scale", scale, *set_to(settings)]
+    err = output(capsys, *plan, code=2)[1]
+    setting = err.rstrip("\n").rpartition(": set ")[2]
+    assert setting.startswith(advice)
+    assert main([*plan, "--set", setting]) == 0
+
+
+def test_a_target_without_runs_has_a_plan(in_repository, capsys):
+    line = "Scale smollm2-gpu runs on A100 GPUs: 0 training runs and 0 evaluations of untrained models.\n"
+    assert run(capsys, "plan", "--scale", "smollm2-gpu", "--target", "extras") == line
+
+
+def test_policies_left_to_shorter_runs_take_disk_space():
+    """GRPO with three earlier steps and eight seeds, in fp32."""
+    plan = planned("smollm2")
+    assert plan.disk["policies left to shorter runs"] == 3 * 8 * 4 * 134_515_008
+    assert "policies left to shorter runs" not in planned("smollm2", "training.keep_steps=[]").disk
+
+
+@pytest.mark.parametrize("scale", known_names("scale", CONFIGS))
+def test_what_a_run_leaves_is_read_by_an_experiment(scale, in_repository):
+    config, needed = load_config(scale), set()
+    for target in (None, "controls"):
+        needed |= {run.path for run in _runs(config, target)["train"]}
+    left = [
+        (run.model, name, run.seed)
+        for run in _runs(config, None)["train"]
+        for name in configured_shorter_runs(scale, run.model, run.method)
+    ]
+    assert [path for path in left if path not in needed] == []
+
+
+@pytest.mark.parametrize("value", ["10", "[ten]"])
+def test_a_wrong_list_of_steps_is_named(tmp_path, monkeypatch, capsys, value):
+    for folder in (CONFIGS, EXPERIMENTS):
+        shutil.copytree(folder, tmp_path / folder.name)
+    monkeypatch.chdir(tmp_path)
+    Path("configs/machine.yaml").write_text(
+        f"overrides: [{{for: {{scale: laptop}}, training: {{keep_steps: {value}}}}}]"
+    )
+    assert error(capsys, "plan").startswith("configs/machine.yaml, for {scale: laptop}: training.keep_steps")
 
 
 @pytest.mark.parametrize("row", ["48 GB", "two of 24 GB", "one of 24 GB"])

@@ -9,14 +9,16 @@ import pytest
 from command_line import set_to
 from conftest import ROOT
 from entropy_dynamics.cli import main
-from entropy_dynamics.config import load_config
+from entropy_dynamics.config import load_config, read_config
+from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.storage import save_policy
-from entropy_dynamics.results.layout import FACTS, Layout, record_of
+from entropy_dynamics.results.layout import CONFIG, FACTS, Layout, record_of
 from entropy_dynamics.sampling.native import NativeSampler
 from entropy_dynamics.stages import train as train_stage
 from entropy_dynamics.stages.theory import check_logit_steps
 from entropy_dynamics.tasks import Problem
 from entropy_dynamics.tasks.files import write_problems
+from entropy_dynamics.training.trainer import Trainer
 
 MODEL = "qwen2.5-7b-instruct"
 
@@ -60,3 +62,29 @@ def test_the_theory_is_checked_at_the_temperature_of_the_rollouts(make_model, to
         assert relative.mean() < 0.9
     else:  # nearly uniform
         assert relative.min() > 0.999
+
+
+def test_a_text_with_a_literal_interpolation_is_trained_and_verified(small_results, monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    settings = ["training.steps=1", r"method.label=\${a b}", r"model.label='\${'"]
+    train = [*small_results.train("grpo"), *set_to(settings)]
+    assert main(train) == 0
+    config = read_config(small_results.run("grpo") / CONFIG)
+    assert (config["method"]["label"], config["model"]["label"]) == ("${a b}", "${")
+    assert main(train) == 0  # the same config
+    capsys.readouterr()
+    assert main(["verify", str(small_results.folder / "smoke"), *small_results.settings, *set_to(settings[:2])]) == 0
+    assert main([*train, "--set", "training.prompts_per_step=3"]) == 2
+    assert f"{CONFIG} was made with another config" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("write", ["to_yaml", "write_json"])
+def test_what_cannot_be_written_is_said_before_the_first_step(small_results, monkeypatch, capsys, write):
+    def refuse(*_):
+        raise UserError("cannot be written")
+
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(train_stage, write, refuse)
+    monkeypatch.setattr(Trainer, "step", lambda *_: pytest.fail("trains"))
+    assert main(small_results.train("grpo")) == 2
+    assert capsys.readouterr().err == "error: cannot be written\n"

@@ -241,6 +241,8 @@ def _parser() -> argparse.ArgumentParser:
     config = stage("config", "Print the resolved config of a run.")
     config.add_argument("--model", help="a model, by name, such as qwen2.5-7b-instruct")
     config.add_argument("--method", help="a method, by name or name@parameter=value,...")
+    about = "print where this key gets its value, and which values of other files that overrides"
+    config.add_argument("--why", metavar="KEY", help=about)
     config.add_argument("--schema", action="store_true", help="print the JSON schema of a run's config instead")
     return parser
 

@@ -12,7 +12,16 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from entropy_dynamics.config import Config, RunConfig, StageConfig, known_names, load_config, to_yaml
+from entropy_dynamics.config import (
+    Config,
+    RunConfig,
+    StageConfig,
+    known_names,
+    load_config,
+    origins,
+    released_settings,
+    to_yaml,
+)
 from entropy_dynamics.distributed.devices import claim_devices
 from entropy_dynamics.distributed.launch import acts_for_stage, launched, run_on_ranks
 from entropy_dynamics.distributed.lock import held
@@ -138,6 +147,9 @@ def pass_rates(options: argparse.Namespace) -> None:
 
 def train(options: argparse.Namespace) -> None:
     config, layout = _config(options), _layout(options)
+    is_plain_toy = options.model in config.toy_models and not any("method.params" in entry for entry in options.set)
+    if is_plain_toy and not launched() and (note := released_settings(options.scale, options.method)):
+        print(note, file=sys.stderr)
     lock = layout.lock(options.model, options.method, options.seed)
     # before torch is imported, so that a run that another job is writing is refused at once
     with held(lock) if acts_for_stage() else nullcontext(), _ranks(config, options) as ranks:
@@ -367,5 +379,7 @@ def config(options: argparse.Namespace) -> None:
         print(json.dumps(schema, indent=2, ensure_ascii=False))
     elif options.method and not options.model:
         raise UserError("--method needs --model: a run has both")
+    elif options.why:
+        print(*origins(options.why, options.scale, options.model, options.method, options.set), sep="\n")
     else:
         print(to_yaml(_config(options)), end="")

@@ -25,6 +25,7 @@ from entropy_dynamics.config import (
     known_names,
     load_config,
     method_label,
+    read_config,
     read_yaml,
     settings_of,
     shorter_runs,
@@ -197,7 +198,7 @@ def longer(wildcards):
     if "@training.steps=" not in wildcards.method:
         return []
     if (file := LAYOUT.run(*run) / CONFIG).is_file():
-        shorter = shorter_runs(run[1], read_yaml(file)["training"])
+        shorter = shorter_runs(run[1], read_config(file)["training"])
     else:
         shorter = configured_shorter_runs(SCALE, *run[:2])
     return [LAYOUT.metrics(*run)] * (wildcards.method in shorter)

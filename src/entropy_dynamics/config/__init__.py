@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, reduce
 from itertools import chain
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, cast, overload
 
 from omegaconf import OmegaConf
 from pydantic import BaseModel
@@ -27,7 +27,7 @@ from entropy_dynamics.config.schema import later_keys, marked_keys
 from entropy_dynamics.config.schema.data import TRAIN as TRAIN
 from entropy_dynamics.config.schema.training import BASE as BASE
 from entropy_dynamics.errors import UserError, nearest
-from entropy_dynamics.sections import LOCATION, PER_MACHINE, Key, NonNegativeInt, PositiveInt, Section, parse
+from entropy_dynamics.sections import LOCATION, PER_MACHINE, Key, NonNegativeInt, PositiveInt, Section, dotted, parse
 
 CONFIGS = Path("configs")
 Layer = dict[str, Any]  # the content of a file or setting; shared by configs, so it is never changed
@@ -67,8 +67,23 @@ def load_config(
     Raises UserError if a file is missing or not YAML, a key or name is unknown, or a value has the wrong type or is out
     of bounds.
     """
+    config, _ = _loaded(scale, model, method, overrides, configs)
+    return config
+
+
+def _loaded(
+    scale: str,
+    model: str | None,
+    method: str | None,
+    overrides: Iterable[str],
+    configs: Path,
+    kind: type[Config] | None = None,
+) -> tuple[Config, list[tuple[str, Layer]]]:
+    """The config, as a `kind` or as its arguments say, and the layers it was merged from."""
     merged, layers, files = _merged(scale, model, method, overrides, configs)
-    kind = Config if model is None else StageConfig if method is None else RunConfig
+    kind = kind or (Config if model is None else StageConfig if method is None else RunConfig)
+    if kind is not RunConfig:
+        merged.pop("method", None)
 
     def source(key: Key) -> str:
         """The file to name in an error: the last that set `key` or, if none did, the section around it."""
@@ -79,7 +94,8 @@ def load_config(
 
     config: Config = parse(kind, merged, source)
     machine, allowed = str(configs / "machine.yaml"), marked_keys(PER_MACHINE, LOCATION)
-    if wrong := [key for key, _ in flatten(dict(layers).get(machine, {})) if not _is_within(key, allowed)]:
+    of_machine = [key for name, layer in layers if name.startswith(machine) for key, _ in flatten(layer)]
+    if wrong := [key for key in of_machine if not _is_within(key, allowed)]:
         raise UserError(
             f"{machine}: {wrong[0]} changes results, so it belongs in the file of its scale, model or method; here "
             f"only {', '.join(allowed)} may be set"
@@ -90,7 +106,14 @@ def load_config(
         raise UserError(f"scale {scale} has no model {model!r}{nearest(model, config.models)}")
     if isinstance(config, StageConfig) and config.model.name != model:
         raise UserError(f"configs/model/{model}.yaml: model.name is {config.model.name!r}; it should be {model!r}")
-    return config
+    large = {str(file) for file in (configs / "base.yaml", *files.get("method", ()))}  # for models of the paper's sizes
+    setters = [name for name, layer in layers if _sets(layer, ("training", "optimizer", "learning_rate"))]
+    if isinstance(config, RunConfig) and model in config.toy_models and large.issuperset(setters):
+        raise UserError(
+            f"{files['scale'][-1]}: the toy model {model} needs a training.optimizer.learning_rate of its own: "
+            f"{config.training.optimizer.learning_rate:g} of {setters[-1]} is for billions of parameters"
+        )
+    return config, layers
 
 
 def _merged(
@@ -108,10 +131,10 @@ def _merged(
     toys = _stacked([*map(_read, [base, *files["scale"]]), *(layer for _, layer in settings)]).get("toy_models")
     is_toy = isinstance(toys, dict) and toys.get(model) is not None
     chosen: Choice = {"scale": names, "toy": names if is_toy else [], "model": [model], "method": [name]}
-    layers = [(str(file), _layer(file, chosen, configs)) for file in [base, *chain.from_iterable(files.values())]]
+    layers = [each for file in [base, *chain.from_iterable(files.values())] for each in _layers(file, chosen, configs)]
     if (machine := configs / "machine.yaml").is_file():
         chosen |= {"scale": [scale], "toy": [scale] if is_toy else []}
-        layers.append((str(machine), _layer(machine, chosen, configs)))
+        layers += _layers(machine, chosen, configs)
     layers += settings
     merged = _stacked(layer for _, layer in layers)
     for section in {"model", "method"} - files.keys():  # base.yaml and scales set keys for all of them
@@ -147,7 +170,9 @@ def configured_shorter_runs(
     scale: str, model: str, method: str, overrides: Iterable[str] = (), configs: Path = CONFIGS
 ) -> dict[str, int]:
     """The `shorter_runs` of a run that has not been trained, without importing torch."""
-    return shorter_runs(method, _merged(scale, model, method, overrides, configs)[0]["training"])
+    if "@" in method:
+        return {}
+    return shorter_runs(method, dict(_loaded(scale, model, method, overrides, configs, StageConfig)[0].training))
 
 
 @cache
@@ -179,18 +204,65 @@ def _is_within(key: str, sections: Iterable[str]) -> bool:
     return any(key == section or key.startswith(f"{section}.") for section in sections)
 
 
-def flatten(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (dotted key, value) for nested mappings; a list is a value."""
+def flatten(section: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield (dotted key, value) for nested mappings; a list is a value, and a tuple becomes one."""
+    for key, value in _leaves(section):
+        yield ".".join(map(str, key)), value
+
+
+def _leaves(section: Mapping[Any, Any], above: Key = ()) -> Iterator[tuple[Key, Any]]:
     for key, value in section.items():
         if isinstance(value, Mapping) and value:
-            yield from flatten(value, f"{prefix}{key}.")
+            yield from _leaves(value, (*above, key))
         else:
-            yield f"{prefix}{key}", list(value) if isinstance(value, tuple) else value
+            yield (*above, key), list(value) if isinstance(value, tuple) else value
+
+
+def origins(
+    key: str, scale: str, model: str | None, method: str | None, overrides: Iterable[str], configs: Path = CONFIGS
+) -> Iterator[str]:
+    """Lines that say which file or setting gives `key` its value, and which values below this one overrides.
+
+    Of a section, all of its keys. Raises UserError if there is no such key.
+    """
+    config, layers = _loaded(scale, model, method, overrides, configs)
+    values = {dotted(path): (path, value) for path, value in _leaves(config.model_dump())}
+    names = [name for name in values if name == key or name.startswith((f"{key}.", f"{key}["))]
+    if not names and key.partition(".")[0] in ("model", "method") and method is None:
+        raise UserError(f"{key} is a key of a run: give its --model and --method")
+    if not names:
+        raise UserError(f"unknown key {key!r}{nearest(key, values)}")
+    for name in names:
+        path, value = values[name]
+        merged: dict[Any, Any] = {}
+        setters: list[tuple[Any, str]] = []
+        for layer_name, layer in layers:
+            merged = _merge(merged, layer)
+            if _sets(layer, path):
+                setters.append((reduce(lambda section, part: section[part], path, cast(Any, layer)), layer_name))
+            elif not _sets(merged, path):  # the section was replaced
+                setters.clear()
+        yield f"{name} is {value}, from {setters[-1][1] if setters else 'the default of its class'}"
+        yield from (f"    instead of {value}, from {layer_name}" for value, layer_name in reversed(setters[:-1]))
 
 
 def to_yaml(config: BaseModel) -> str:
-    """The resolved config as YAML."""
-    return OmegaConf.to_yaml(config.model_dump())
+    """The resolved config as YAML, in which `\\${` stands for a literal `${`, as in the files of configs/."""
+    return OmegaConf.to_yaml(_escaped(config.model_dump()))
+
+
+def _escaped(value: Any) -> Any:
+    """`value` with its texts as OmegaConf reads them back; it halves the backslashes before an interpolation."""
+    if isinstance(value, Mapping):
+        return {key: _escaped(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_escaped(each) for each in value]
+    return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
+
+
+def read_config(path: Path) -> Any:
+    """The content of a run's config.yaml, which is not to be changed. Raises UserError if it is not valid YAML."""
+    return read_yaml(path, resolve=True)
 
 
 def scale_names(scale: str, configs: Path = CONFIGS) -> list[str]:
@@ -256,10 +328,10 @@ def method_label(method: str, configs: Path = CONFIGS) -> str:
     return str(section.get("label", method)) if isinstance(section, dict) else method
 
 
-def read_yaml(path: Path) -> Any:
+def read_yaml(path: Path, resolve: bool = False) -> Any:
     """The content of a YAML file, which is not to be changed. Raises UserError if it is missing or not valid YAML."""
     try:
-        return _parsed(path.read_text(encoding="utf-8"))
+        return _parsed(path.read_text(encoding="utf-8"), resolve)
     except FileNotFoundError:
         raise UserError(f"no file {path}: run this from the root of the repository") from None
     except Exception as error:  # PyYAML's and OmegaConf's; of a single number, an assertion without a text
@@ -271,8 +343,8 @@ def _reason(error: Exception) -> str:
 
 
 @cache  # a command may load dozens of configs, most from the same files
-def _parsed(text: str) -> Any:
-    return OmegaConf.to_container(OmegaConf.create(text))
+def _parsed(text: str, resolve: bool) -> Any:
+    return OmegaConf.to_container(OmegaConf.create(text), resolve=resolve)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -286,22 +358,46 @@ def _stacked(layers: Iterable[Layer]) -> Layer:
     return reduce(_merge, layers, {})
 
 
-def _layer(path: Path, chosen: Choice, configs: Path) -> Layer:
-    """Read a file and merge the entries of its `overrides` whose `for` matches `chosen` in all keys."""
-    content = _read(path)
-    layer = {key: value for key, value in content.items() if key not in ("extends", "overrides")}
-    entries = content.get("overrides") or []
+def _layers(path: Path, chosen: Choice, configs: Path) -> list[tuple[str, Layer]]:
+    """A file and the entries of its `overrides` whose `for` matches `chosen` in all keys, with names for messages."""
+    layers = [(str(path), {key: value for key, value in _read(path).items() if key not in ("extends", "overrides")})]
+    for names, entry in _overrides(path, configs):
+        if all(set(names[key]) & set(chosen[key]) for key in names):
+            condition = ", ".join(f"{key}: {value}" for key, value in entry.get("for", {}).items()).replace("'", "")
+            layers.append((f"{path}, for {{{condition}}}", {key: entry[key] for key in entry if key != "for"}))
+    return layers
+
+
+def _overrides(path: Path, configs: Path) -> Iterator[tuple[dict[str, list[str]], Layer]]:
+    """The entries of a file's `overrides`, each after the names in its `for` by kind."""
+    entries = _read(path).get("overrides") or []
     for entry in entries if isinstance(entries, list) else [entries]:
         condition = entry.get("for", {}) if isinstance(entry, dict) else None
-        if not isinstance(condition, dict) or not condition.keys() <= chosen.keys():
+        if not isinstance(condition, dict) or not condition.keys() <= {"scale", "toy", "model", "method"}:
             raise UserError(f"{path}: overrides are entries like `- for: {{scale: laptop}}` and the keys to override")
         names = {key: value if isinstance(value, list) else [value] for key, value in condition.items()}
         for kind, given in names.items():
             for name in given:
                 _named(configs, "scale" if kind == "toy" else kind, name, path, "for")
-        if all(set(names[key]) & set(chosen[key]) for key in names):
-            layer = _merge(layer, {key: value for key, value in entry.items() if key != "for"})
-    return layer
+        scales = [*names.get("scale", []), *names.get("toy", [])] if path.parent.name == "scale" else []
+        if scales and not any(path in _chain(configs, "scale", each) for each in scales):
+            raise UserError(
+                f"{path}: overrides for {scales[0]} never apply, as {scales[0]} does not extend {path.stem}; if this "
+                f"is a copy of {scales[0]}.yaml, let it extend {scales[0]}, so that the overrides of methods apply, too"
+            )
+        yield names, entry
+
+
+def released_settings(scale: str, method: str, configs: Path = CONFIGS) -> str | None:
+    """A note if toy models of a scale run a method with what it sets for models of billions of parameters."""
+    files = _chain(configs, "method", split_method(method)[0])
+    toys = [name for file in files for names, _ in _overrides(file, configs) for name in names.get("toy", [])]
+    if not toys or "@" in method or {*toys} & {*scale_names(scale, configs)}:
+        return None
+    return (
+        f"this toy model runs with settings for billions of parameters: the overrides in {files[-1]} are for the toy "
+        f"models of {', '.join(dict.fromkeys(toys))}, none of which {scale} extends"
+    )
 
 
 def _entry(entry: str) -> Any:

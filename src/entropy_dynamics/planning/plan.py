@@ -129,6 +129,8 @@ class Plan:
     evaluated: int  # number of evaluations of untrained models
     jobs: tuple[Job, ...]  # on a CPU only those of pretrained models
     disk: dict[str, float]  # bytes, by purpose
+    settings: tuple[str, ...]  # of --set
+    target: str | None
 
     @property
     def gpu_hours(self) -> float:
@@ -161,7 +163,8 @@ def make_plan(scale: str, overrides: Sequence[str] = (), target: str | None = No
             kind = (stage, _family(own) if stage == "train" else "", own.hardware.processes, earlier)
             groups.setdefault(kind, []).append(own.changed("training", steps=0) if earlier else own)
         jobs += [Job(stage, tuple(same)) for (stage, *_), same in groups.items()]
-    return Plan(bare, len(trained) - len(shorter), len(shorter), len(runs_of["evaluate"]), tuple(jobs), _disk(jobs))
+    counts = len(trained) - len(shorter), len(shorter), len(runs_of["evaluate"])
+    return Plan(bare, *counts, tuple(jobs), _disk(jobs, [model for model, *_ in left]), tuple(overrides), target)
 
 
 def format_plan(plan: Plan, markdown: bool = False) -> str:
@@ -172,8 +175,9 @@ def format_plan(plan: Plan, markdown: bool = False) -> str:
     on_cpu = config.hardware.device == "cpu"
     shorter = f", {plan.shorter} policies of their earlier steps" if plan.shorter else ""
     runs = f"{plan.trained} training runs{shorter} and {plan.evaluated} evaluations of untrained models"
-    if on_cpu and not plan.jobs:
-        return f"Scale {config.scale} runs on a CPU: {runs}. Toy models need no plan."
+    if not plan.jobs:
+        where = "a CPU" if on_cpu else f"{stated.gpu} GPUs"
+        return f"Scale {config.scale} runs on {where}: {runs}.{' Toy models need no plan.' * bool(config.toy_models)}"
     rows = [
         {
             "model": job.label,
@@ -229,28 +233,42 @@ def check_fits(plan: Plan) -> None:
         if problems := misfits(job.config, job.stage):
             problem = next(iter(problems.values()))
             family = f" with {_family(job.config)}" if job.trains else ""
-            raise UserError(f"{job.label}{family} {problem}: {_advice(job)}")
+            raise UserError(f"{job.label}{family} {problem}: {_advice(plan, job)}")
 
 
-def _advice(job: Job) -> str:
-    """The first change of one setting with which fewer phases do not fit."""
+def _advice(plan: Plan, job: Job) -> str:
+    """The first change of one setting with which the job has fewer phases that do not fit, and so has the plan."""
     config, now = job.config, misfits(job.config, job.stage)
     tokens, share = config.training.tokens_per_micro_batch, getattr(config.engine, "gpu_memory_utilization", None)
     halvings = range(1, (tokens // config.sampling.max_tokens).bit_length())
     shares = [each / 20 for each in range(1, 20)] if share else []
-    changes: dict[str, list[Any]] = {
+    changes: dict[str, list[Any]] = {  # key -> values, the one closest to the present first
         "engine.gpu_memory_utilization": sorted(shares, key=lambda each: (each > share, abs(each - share))),
         "training.tokens_per_micro_batch": [tokens >> halved for halved in halvings],
         "training.activation_checkpointing": ["full"],
         "training.reduce_every_micro_batch": [True],
         "hardware.ranks": [config.hardware.processes << doubled for doubled in (1, 2, 3)],
+        "hardware.runs_per_gpu": [each for each in (4, 2, 1) if each < config.hardware.runs_per_gpu],
+        "plan.gpu": sorted(config.plan.gpus, key=lambda name: config.plan.gpus[name].memory_gib),
     }
     for key, values in changes.items():
         section, _, name = key.partition(".")
         for value in values:
-            if misfits(config.changed(section, **{name: value}), job.stage).keys() < now.keys():
-                return f"set {key}={str(value).lower()}"
-    return f"no single setting is enough; change several of {', '.join(changes)}, or take a larger GPU"
+            setting = f"{key}={str(value).lower() if isinstance(value, bool) else value}"
+            left = misfits(config.changed(section, **{name: value}), job.stage)
+            if left.keys() < now.keys() and _helps(plan, setting):
+                return f"set {setting}"
+    return f"no single setting is enough; change several of {', '.join(changes)}"
+
+
+def _helps(plan: Plan, setting: str) -> bool:
+    """Whether the scale's configs accept a setting, with which fewer phases of the plan's jobs do not fit."""
+    try:
+        other = make_plan(plan.config.scale, [*plan.settings, setting], plan.target)
+    except UserError:
+        return False
+    before, after = (sum(len(misfits(job.config, job.stage)) for job in each.jobs) for each in (plan, other))
+    return after < before
 
 
 def resources(config: StageConfig, stage: str) -> dict[str, Any]:
@@ -294,9 +312,9 @@ def _runs(config: Config, target: str | None) -> dict[str, list[Run]]:
     if target or config.experiments is None:
         needed = [experiment for experiment in needed if experiment.spec.target == target]
     if unknown := [run.model for experiment in needed for run in experiment.runs if run.model not in config.models]:
+        instead = ", or list in `experiments` only those that do not" if target is None else ""
         raise UserError(
-            f"scale {config.scale} has no model {unknown[0]!r}, which its experiments need: add it to `models`, or "
-            "list in `experiments` only those that do not"
+            f"scale {config.scale} has no model {unknown[0]!r}, which its experiments need: add it to `models`{instead}"
         )
     if target in ("field", "controls") or (target is None and config.experiments is None):
         needed += load_claims(config.scale, seeds, experiments, folder=target)
@@ -326,8 +344,10 @@ def _problems(config: Config, name: str) -> int:
     return count
 
 
-def _disk(jobs: Sequence[Job]) -> dict[str, float]:
+def _disk(jobs: Sequence[Job], left: Sequence[str]) -> dict[str, float]:
+    """Bytes by purpose; `left` has a model's name for each policy that a run leaves to a shorter one."""
     trained = [job for job in jobs if job.trains]
+    kept = {job.config.model.name: weight_bytes(job.config, "float32") for job in trained}
     checkpoints = [
         (config.training.checkpoints_kept + 1) * checkpoint_bytes(config)  # plus the one being written
         for job in trained
@@ -340,4 +360,5 @@ def _disk(jobs: Sequence[Job]) -> dict[str, float]:
         "policies": sum(job.count * weight_bytes(job.config) for job in trained),
         "checkpoints of a run": max(largest, default=0),
         f"of {len(largest)} runs at a time": sum(largest),
+        **({"policies left to shorter runs": size} if (size := sum(kept.get(model, 0) for model in left)) else {}),
     }

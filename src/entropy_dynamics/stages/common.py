@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from entropy_dynamics.config import Config, StageConfig, read_yaml, settings_of
+from entropy_dynamics.config import Config, StageConfig, read_config, settings_of
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import read_json, sha256, write_json, write_parquet
 from entropy_dynamics.results.layout import CONFIG, Layout, record_of
@@ -40,7 +40,7 @@ def check_replaceable(result: Path, stage: str, config: Config | Mapping[str, An
         return
     record = record_of(result) if result.suffix == ".parquet" else result
     if record.name == CONFIG:
-        content = read_yaml(record)
+        content = read_config(record)
         made_with = settings_of(stage, content) if isinstance(content, dict) else None
     else:
         made_with = read_json(record).get("config") if record.is_file() else None

@@ -67,6 +67,9 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
     grade_held_out = make_grader(tokenizer, held_out)  # separate, as two files may use an id for different problems
     record = provenance([base / FACTS, pass_rates, layout.problems(TRAIN), validation_set])
     record["prompts"] = [prompts_hash(prompts), prompts_hash(validation_prompts)]
+    if note := method.on_policy_note if config.training.on_policy else None:
+        ranks.note(note)
+    run = {"model": model_name, "method": method_name, "seed": seed, "note": note, "ranks": ranks.size}
 
     with ExitStack() as stack:
         trackers = stack.enter_context(Trackers(config, layout, method_name, seed, enabled=ranks.is_main))
@@ -78,8 +81,10 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
         sampler = stack.enter_context(open_sampler(config, base, tokenizer, ranks, **engine))
         sampler.sleep()  # frees memory for the trainer; the first push wakes it
         policy = load_trained_policy(base, config.training, ranks, model)
-        with TemporaryDirectory() as trial:  # a policy that cannot be saved fails now, not after training
+        with TemporaryDirectory() as trial:  # what cannot be written fails now, not after training
             save_description(policy.model, tokenizer, Path(trial))
+            write_text(Path(trial, CONFIG), to_yaml(config))
+            write_json(Path(trial, PROVENANCE), run | record)
 
         def validate() -> dict[str, float]:
             rollouts = sampler.sample(
@@ -109,8 +114,6 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
             keep=token_samples(samples, tokenizer, config.training.steps) if ranks.is_main else None,
             ranks=ranks,
         )
-        if note := method.on_policy_note if config.training.on_policy else None:
-            ranks.note(note)
         auto = config.training.precision == "auto"  # then the machine decides, and a run does not change its precision
         chosen = {"precision": precision_on(ranks.device, "auto")} if auto else {}
 
@@ -146,7 +149,6 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
                 write_json(directory / "policy" / FACTS, facts)
                 write_parquet(directory / METRICS, pd.DataFrame(rows))
                 write_text(directory / CONFIG, to_yaml(config))
-                run = {"model": model_name, "method": method_name, "seed": seed, "note": note, "ranks": ranks.size}
                 more = chosen | ({"earlier_steps_by": checkpoints.earlier} if checkpoints.earlier else {})
                 write_json(directory / PROVENANCE, run | record | {"outputs": other_hashes(directory)} | more)
         del weights  # in host memory, which the evaluation may need
