@@ -79,7 +79,7 @@ def load_config(
 
     config: Config = parse(kind, merged, source)
     machine, allowed = str(configs / "machine.yaml"), marked_keys(PER_MACHINE, LOCATION)
-    if wrong := [key for key, _ in flatten(dict(layers).get(machine, {})) if not _is_within(key, allowed)]:
+    if wrong := [key for key, _ in flatten(dict(layers).get(machine, {})) if not is_within(key, allowed)]:
         raise UserError(
             f"{machine}: {wrong[0]} changes results, so it belongs in the file of its scale, model or method; here "
             f"only {', '.join(allowed)} may be set"
@@ -93,6 +93,23 @@ def load_config(
     return config
 
 
+def check_name(scale: str, model: str, method: str, overrides: Iterable[str], configs: Path = CONFIGS) -> None:
+    """Raise UserError if `overrides` set another method than the name of the run, or other values than those in it."""
+    files, given = (_merged(scale, model, method, entries, configs)[0] for entries in ((), overrides))
+    said, now = {"method.name": files["method"]["name"]}, dict(flatten(given))
+    for entry in settings_in(method):
+        said |= flatten(_entry(entry))
+    for key, value in said.items():
+        if now.get(key) != value:
+            remedy = "give it in --method" if key == "method.name" else "leave it out, or write it in the name"
+            raise UserError(f"--set {key}={now.get(key)}: the run is stored as {method}, with {value}; {remedy}")
+
+
+def settings_in(method: str | None) -> list[str]:
+    """The parameters in a method's name, as entries of `--set`."""
+    return [] if method is None else [_dotted(entry) for entry in split_method(method)[1]]
+
+
 def _merged(
     scale: str, model: str | None, method: str | None, overrides: Iterable[str], configs: Path
 ) -> tuple[dict[str, Any], list[tuple[str, Layer]], dict[str, list[Path]]]:
@@ -100,11 +117,11 @@ def _merged(
     files = {"scale": _chain(configs, "scale", scale)}
     if model is not None:
         files["model"] = _chain(configs, "model", model)
-    name, params = split_method(method) if method is not None else (None, [])
-    if name is not None:
-        files["method"] = _chain(configs, "method", name)
+    name = None
+    if method is not None:
+        files["method"] = _chain(configs, "method", name := split_method(method)[0])
     base, names = configs / "base.yaml", [file.stem for file in files["scale"]]
-    settings = [(f"--set {entry}", _entry(entry)) for entry in (*map(_dotted, params), *overrides)]
+    settings = [(f"--set {entry}", _entry(entry)) for entry in (*settings_in(method), *overrides)]
     toys = _stacked([*map(_read, [base, *files["scale"]]), *(layer for _, layer in settings)]).get("toy_models")
     is_toy = isinstance(toys, dict) and toys.get(model) is not None
     chosen: Choice = {"scale": names, "toy": names if is_toy else [], "model": [model], "method": [name]}
@@ -167,15 +184,21 @@ def settings_of(stage: str, config: Config | Mapping[str, Any]) -> dict[str, Any
     if stage == "model" and (name := sections["model"]["name"]) in sections["toy_models"]:
         used = ("model.name", "model.label", f"toy_models.{name}", "sampling.max_new_tokens")
     rounding = marked_keys(PER_MACHINE)
-    chosen = [(key, value) for key, value in flatten(sections) if _is_within(key, used)]
+    chosen = [(key, value) for key, value in flatten(sections) if is_within(key, used)]
     later = later_keys().items()
-    settings = {key: value for key, value in chosen if not _is_within(key, rounding) and (key, value) not in later}
+    settings = {key: value for key, value in chosen if not is_within(key, rounding) and (key, value) not in later}
     if stage == "problems":  # the order matters: a problem that two sets share stays in the first
         settings["data.evaluation"] = list(sections["data"]["evaluation"])
     return settings
 
 
-def _is_within(key: str, sections: Iterable[str]) -> bool:
+def differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """One text for each setting whose value differs."""
+    keys = [key for key in dict.fromkeys([*was, *now]) if was.get(key) != now.get(key)]
+    return [f"{key} was {was.get(key)}, is now {now.get(key)}" for key in keys]
+
+
+def is_within(key: str, sections: Iterable[str]) -> bool:
     return any(key == section or key.startswith(f"{section}.") for section in sections)
 
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from entropy_dynamics.analysis.experiments import THEORY, load_experiment
-from entropy_dynamics.config import BASE, TRAIN, Config, load_config, read_yaml, settings_of
+from entropy_dynamics.config import BASE, TRAIN, Config, differences, load_config, read_yaml, settings_in, settings_of
 from entropy_dynamics.results.files import read_json, read_parquet, sha256
 from entropy_dynamics.results.layout import CONFIG, FACTS, METRICS, PROVENANCE, Layout, record_of
 from entropy_dynamics.tasks import Problem, find_task
@@ -26,9 +26,7 @@ class Chain:
     def __init__(self, layout: Layout, config: Config, overrides: Sequence[str], findings: Verification):
         self.layout, self.config, self.findings = layout, config, findings
         self.sha256 = cache(lambda path: sha256(path) if path.is_file() else None)
-        self.settings = cache(
-            lambda stage, *run: settings_of(stage, of_configs(load_config, config.scale, *run, overrides=overrides))
-        )
+        self.settings = cache(lambda stage, *run: settings_of(stage, self._config(*run, overrides=overrides)))
         self.problems = cache(lambda name: {problem.id: problem for problem in load_problems(layout.problems(name))})
 
     def check(self) -> None:
@@ -44,6 +42,12 @@ class Chain:
         for check, paths in checks.items():
             for path in paths:
                 self.findings.guarded(check, path)
+
+    def _config(self, *run: str, overrides: Sequence[str]) -> Config:
+        """The config of a model or a run; of a run, whatever its name says."""
+        said = [entry for method in run[1:] for entry in settings_in(method)]
+        config: Config = of_configs(load_config, self.config.scale, *run, overrides=[*overrides, *said])
+        return config
 
     def _folders(self, *patterns: str) -> list[Path]:
         return [path for pattern in patterns for path in sorted(self.layout.root.glob(pattern)) if path.is_dir()]
@@ -193,13 +197,7 @@ class Chain:
         return record
 
     def _inputs(self, record: Record) -> dict[Path, str]:
-        """Recorded inputs by their current paths, as results/<scale> may have been moved as a whole."""
-        root, scale, here = self.layout.root, self.config.scale, {}
-        for name, digest in record["inputs"].items():
-            parts = PurePosixPath(name).parts
-            inside = parts[::-1].index(scale) if scale in parts else 0
-            here[root.joinpath(*parts[-inside:]) if inside else Path(name)] = digest
-        return here
+        return {self.layout.here(name, self.config.scale): digest for name, digest in record["inputs"].items()}
 
     def _outputs(self, path: Path, record: Record, makes: Iterable[str]) -> None:
         recorded = record.get("outputs", {})
@@ -233,8 +231,3 @@ class Chain:
             return dict(read_json(path))
         self.findings.add("missing", path, "there are results that it should describe")
         return {}
-
-
-def differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    keys = [key for key in dict.fromkeys([*was, *now]) if was.get(key) != now.get(key)]
-    return [f"{key} was {was.get(key)}, is now {now.get(key)}" for key in keys]

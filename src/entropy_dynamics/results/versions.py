@@ -1,0 +1,102 @@
+"""The version of the code of a method, a grader or a generator: after an edit of it, its results are made again.
+
+A version is a hash of the syntax trees of a class and of what it names in its own package, such as its bases and the
+functions of `entropy_dynamics.methods` that a method calls. Comments, docstrings, the layout of the text and the places
+of modules do not count, and neither does other code.
+"""
+
+import ast
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+from functools import cache
+from importlib.resources import files
+from importlib.util import find_spec, resolve_name
+from pathlib import Path
+from typing import Any
+
+UNCOUNTED = ("ctx", "kind", "level", "module", "type_comment")  # fields of syntax trees without effect, or places
+
+
+@cache
+def first_versions() -> frozenset[str]:
+    """The versions of all code when versions were first recorded: results without one are taken for theirs."""
+    return frozenset(files(__package__).joinpath("first_versions.txt").read_text(encoding="utf-8").split())
+
+
+@cache
+def version_of(kind: type, without: Collection[str] = ()) -> str:
+    """The version of a class, whose attributes `without` do not count; "" if its module has no file."""
+    package = ".".join(kind.__module__.split(".")[:2])
+    pending, counted = [(kind.__module__, kind.__name__)], dict[tuple[str, str], str]()
+    while pending:
+        if (source := pending.pop()) in counted:
+            continue
+        nodes = [_without(node, without) for node in _definitions(source[0]).get(source[1], [])]
+        counted[source] = json.dumps([_plain(node) for node in nodes if not isinstance(node, ast.ImportFrom)])
+        pending += [each for node in nodes for each in _named(node, *source, package)]
+    texts = sorted(text for text in counted.values() if text != "[]")
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16] if texts else ""
+
+
+@cache
+def _definitions(module: str) -> dict[str, list[ast.stmt]]:
+    """The statements at the top of a module that bind each of its names; {} if it has no file."""
+    found = defaultdict[str, list[ast.stmt]](list)
+    try:
+        spec = find_spec(module)
+    except (ImportError, ValueError):  # no such module; one that has no file, such as __main__ of a notebook
+        spec = None
+    if spec is None or not spec.has_location or spec.origin is None:
+        return found
+    for node in ast.parse(Path(spec.origin).read_bytes()).body:
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                found[name].append(node)
+            case ast.Assign() | ast.AnnAssign() | ast.AugAssign():
+                for name in _targets(node):
+                    found[name].append(node)
+            case ast.ImportFrom(names=aliases):
+                for alias in aliases:
+                    found[alias.asname or alias.name].append(node)
+    return found
+
+
+def _named(node: ast.stmt, module: str, name: str, package: str) -> Iterator[tuple[str, str]]:
+    """The modules of the package, and names in them, that the definition of a name mentions."""
+    if isinstance(node, ast.ImportFrom):
+        spec = find_spec(module)
+        origin = resolve_name("." * node.level + (node.module or ""), spec.parent if spec else None)
+        if origin == package or origin.startswith(f"{package}."):
+            [original] = {alias.name for alias in node.names if (alias.asname or alias.name) == name}
+            yield origin, original
+            yield from ((f"{origin}.{original}", each) for each in _definitions(f"{origin}.{original}"))
+        return
+    for part in ast.walk(node):
+        if isinstance(part, ast.Name):
+            yield module, part.id
+        elif isinstance(part, ast.Constant) and str(part.value).startswith(f"{package}."):  # run in another process
+            yield from ((part.value, each) for each in _definitions(part.value))
+
+
+def _targets(node: ast.stmt) -> list[str]:
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    return [part.id for target in targets if target for part in ast.walk(target) if isinstance(part, ast.Name)]
+
+
+def _without(node: ast.stmt, names: Collection[str]) -> ast.stmt:
+    if not isinstance(node, ast.ClassDef) or not names:
+        return node
+    kept = [each for each in node.body if not set(names) & set(_targets(each))]
+    return ast.ClassDef(**{**dict(ast.iter_fields(node)), "body": kept})
+
+
+def _plain(value: Any) -> Any:
+    """A syntax tree as lists, the same for every version of Python."""
+    if isinstance(value, list):
+        return [_plain(each) for each in value if not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant))]
+    if not isinstance(value, ast.AST):
+        return repr(value)
+    fields = [(name, each) for name, each in ast.iter_fields(value) if name not in UNCOUNTED]
+    return [type(value).__name__, *([name, _plain(each)] for name, each in fields if each not in (None, []))]
