@@ -26,7 +26,11 @@ from entropy_dynamics.config.schema import StageConfig as StageConfig
 from entropy_dynamics.config.schema import later_keys, marked_keys
 from entropy_dynamics.config.schema.data import TRAIN as TRAIN
 from entropy_dynamics.config.schema.training import BASE as BASE
+from entropy_dynamics.config.versions import versions_of
 from entropy_dynamics.errors import UserError, nearest
+from entropy_dynamics.results.files import read_json
+from entropy_dynamics.results.layout import CONFIG, PROVENANCE
+from entropy_dynamics.results.versions import first_versions
 from entropy_dynamics.sections import LOCATION, PER_MACHINE, Key, NonNegativeInt, PositiveInt, Section, parse
 
 CONFIGS = Path("configs")
@@ -38,12 +42,26 @@ SAMPLED = (*PROMPTS, "sampling.max_prompt_tokens", "sampling.max_new_tokens", "e
 FILTER = ("pass_rates.low", "pass_rates.high")  # applied to the measured rates when a run begins
 EVALUATED = ("evaluation.temperature", "evaluation.samples")
 USED = {  # stage -> the sections and keys that it reads, except those already recorded in its input files
-    "problems": ("data",),
-    "model": ("model", "cold_start", "sampling.max_new_tokens"),
-    "pass_rates": (*SAMPLED, "sampling.temperature", "pass_rates.model", "pass_rates.samples"),
-    "train": (*SAMPLED, "sampling.temperature", *FILTER, "method.name", "method.params", "training", *EVALUATED),
-    "evaluate": (*SAMPLED, *EVALUATED),
+    "problems": ("data", "versions.generators"),
+    "model": ("model", "cold_start", "sampling.max_new_tokens", "versions.solutions"),
+    "pass_rates": (*SAMPLED, "sampling.temperature", "pass_rates.model", "pass_rates.samples", "versions.graders"),
+    "train": (
+        *(*SAMPLED, "sampling.temperature", *FILTER, "method.name", "method.params", "training", *EVALUATED),
+        *("versions.graders", "versions.methods"),
+    ),
+    "evaluate": (*SAMPLED, *EVALUATED, "versions.graders"),
     "theory": (*PROMPTS, "sampling"),
+}
+OF_NO_STAGE = {  # the keys that no stage's settings have, and why no result is made again for them
+    "scale": "the folder of the results",
+    "seeds": "the name of a result",
+    "models": "the name of a result",
+    "experiments": "what is drawn",
+    "experiments_folder": "what is drawn",
+    "gate": "judged again when a run begins",
+    "evaluation.temperatures": "the name of a result",
+    "evaluation.control_temperatures": "the name of a result",
+    "method.label": "written into tables and figures, which are drawn again",
 }
 
 
@@ -179,14 +197,15 @@ def _dotted(parameter: str) -> str:
 
 def settings_of(stage: str, config: Config | Mapping[str, Any]) -> dict[str, Any]:
     """The settings that a stage uses, by dotted key. Its results depend only on these and on its input files."""
-    sections = config if isinstance(config, Mapping) else config.model_dump()
+    sections = config if isinstance(config, Mapping) else config.model_dump() | {"versions": versions_of(config)}
     used = USED[stage]
     if stage == "model" and (name := sections["model"]["name"]) in sections["toy_models"]:
-        used = ("model.name", "model.label", f"toy_models.{name}", "sampling.max_new_tokens")
+        used = ("model.name", "model.label", f"toy_models.{name}", "sampling.max_new_tokens", "versions.solutions")
     rounding = marked_keys(PER_MACHINE)
     chosen = [(key, value) for key, value in flatten(sections) if is_within(key, used)]
     later = later_keys().items()
-    settings = {key: value for key, value in chosen if not is_within(key, rounding) and (key, value) not in later}
+    kept = [(key, value) for key, value in chosen if not is_within(key, rounding) and (key, value) not in later]
+    settings = {key: value for key, value in kept if not (key.startswith("versions.") and value in first_versions())}
     if stage == "problems":  # the order matters: a problem that two sets share stays in the first
         settings["data.evaluation"] = list(sections["data"]["evaluation"])
     return settings
@@ -195,7 +214,15 @@ def settings_of(stage: str, config: Config | Mapping[str, Any]) -> dict[str, Any
 def differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """One text for each setting whose value differs."""
     keys = [key for key in dict.fromkeys([*was, *now]) if was.get(key) != now.get(key)]
-    return [f"{key} was {was.get(key)}, is now {now.get(key)}" for key in keys]
+    code = {key: f"made by another version of {key.removeprefix('versions.')}" for key in keys if "versions." in key}
+    return [code.get(key, f"{key} was {was.get(key)}, is now {now.get(key)}") for key in keys]
+
+
+def settings_of_run(folder: Path) -> dict[str, Any]:
+    """The settings with which a finished run was trained: its config, and the versions of its code."""
+    record = folder / PROVENANCE
+    versions = read_json(record).get("versions", {}) if record.is_file() else {}
+    return settings_of("train", _read(folder / CONFIG) | {"versions": versions})
 
 
 def is_within(key: str, sections: Iterable[str]) -> bool:

@@ -9,7 +9,7 @@ import ast
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
 from importlib.util import find_spec, resolve_name
@@ -26,18 +26,26 @@ def first_versions() -> frozenset[str]:
 
 
 @cache
-def version_of(kind: type, without: Collection[str] = ()) -> str:
+def version_of(kind: type, without: tuple[str, ...] = ()) -> str:
     """The version of a class, whose attributes `without` do not count; "" if its module has no file."""
-    package = ".".join(kind.__module__.split(".")[:2])
-    pending, counted = [(kind.__module__, kind.__name__)], dict[tuple[str, str], str]()
+    module, package = kind.__module__, ".".join(kind.__module__.split(".")[:2])
+    names = _definitions(module)  # all of them if a class was made by a call
+    pending = [(module, name) for name in ([kind.__name__] if kind.__name__ in names else names)]
+    counted: dict[tuple[str, str], str] = {}
     while pending:
-        if (source := pending.pop()) in counted:
-            continue
-        nodes = [_without(node, without) for node in _definitions(source[0]).get(source[1], [])]
-        counted[source] = json.dumps([_plain(node) for node in nodes if not isinstance(node, ast.ImportFrom)])
-        pending += [each for node in nodes for each in _named(node, *source, package)]
-    texts = sorted(text for text in counted.values() if text != "[]")
+        if (source := pending.pop()) not in counted:
+            counted[source], named = _code(*source, package, without)
+            pending += named
+    texts = sorted(filter(None, counted.values()))
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16] if texts else ""
+
+
+@cache
+def _code(module: str, name: str, package: str, without: tuple[str, ...]) -> tuple[str, list[tuple[str, str]]]:
+    """The definition of a name as text, and what it names in the package."""
+    nodes = [_without(node, without) for node in _definitions(module).get(name, [])]
+    plain = [_plain(node) for node in nodes if not isinstance(node, ast.ImportFrom)]
+    return json.dumps(plain) if plain else "", [each for node in nodes for each in _named(node, module, name, package)]
 
 
 @cache
@@ -60,6 +68,8 @@ def _definitions(module: str) -> dict[str, list[ast.stmt]]:
             case ast.ImportFrom(names=aliases):
                 for alias in aliases:
                     found[alias.asname or alias.name].append(node)
+            case ast.If() | ast.For() | ast.Try():
+                found[""].append(node)
     return found
 
 
@@ -69,7 +79,7 @@ def _named(node: ast.stmt, module: str, name: str, package: str) -> Iterator[tup
         spec = find_spec(module)
         origin = resolve_name("." * node.level + (node.module or ""), spec.parent if spec else None)
         if origin == package or origin.startswith(f"{package}."):
-            [original] = {alias.name for alias in node.names if (alias.asname or alias.name) == name}
+            original = next(alias.name for alias in node.names if (alias.asname or alias.name) == name)
             yield origin, original
             yield from ((f"{origin}.{original}", each) for each in _definitions(f"{origin}.{original}"))
         return
@@ -85,7 +95,7 @@ def _targets(node: ast.stmt) -> list[str]:
     return [part.id for target in targets if target for part in ast.walk(target) if isinstance(part, ast.Name)]
 
 
-def _without(node: ast.stmt, names: Collection[str]) -> ast.stmt:
+def _without(node: ast.stmt, names: tuple[str, ...]) -> ast.stmt:
     if not isinstance(node, ast.ClassDef) or not names:
         return node
     kept = [each for each in node.body if not set(names) & set(_targets(each))]
@@ -95,7 +105,9 @@ def _without(node: ast.stmt, names: Collection[str]) -> ast.stmt:
 def _plain(value: Any) -> Any:
     """A syntax tree as lists, the same for every version of Python."""
     if isinstance(value, list):
-        return [_plain(each) for each in value if not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant))]
+        return [
+            _plain(each) for each in value if not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant))
+        ]
     if not isinstance(value, ast.AST):
         return repr(value)
     fields = [(name, each) for name, each in ast.iter_fields(value) if name not in UNCOUNTED]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from entropy_dynamics.config import BASE, EVALUATED, Config, differences, is_within, read_yaml, settings_of
+from entropy_dynamics.config import BASE, EVALUATED, Config, differences, is_within, settings_of, settings_of_run
 from entropy_dynamics.config.schema import marked_keys
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import read_json, sha256
@@ -20,8 +20,7 @@ def made_with(record: Path, stage: str) -> dict[str, Any] | None:
     if not record.is_file():
         return None
     if record.name == CONFIG:
-        content = read_yaml(record)
-        return settings_of(stage, content) if isinstance(content, dict) else None
+        return settings_of_run(record.parent)
     settings: dict[str, Any] | None = read_json(record).get("config")
     return settings
 

@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 from transformers import PreTrainedTokenizerBase
 
 from entropy_dynamics.config import BASE, TRAIN, RunConfig, settings_of, shorter_runs, to_yaml
+from entropy_dynamics.config.versions import versions_of
 from entropy_dynamics.distributed.precision import precision_on
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.errors import NotFiniteError, UserError
@@ -149,6 +150,7 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
                 write_parquet(directory / METRICS, pd.DataFrame(rows))
                 write_text(directory / CONFIG, to_yaml(config))
                 run = {"model": model_name, "method": method_name, "seed": seed, "note": note, "ranks": ranks.size}
+                run["versions"] = versions_of(config)
                 more = chosen | ({"earlier_steps_by": checkpoints.earlier} if checkpoints.earlier else {})
                 write_json(directory / PROVENANCE, run | record | {"outputs": other_hashes(directory)} | more)
         del weights  # in host memory, which the evaluation may need

@@ -8,7 +8,16 @@ from typing import Any
 import pandas as pd
 
 from entropy_dynamics.analysis.experiments import THEORY, load_experiment
-from entropy_dynamics.config import BASE, TRAIN, Config, differences, load_config, read_yaml, settings_in, settings_of
+from entropy_dynamics.config import (
+    BASE,
+    TRAIN,
+    Config,
+    differences,
+    load_config,
+    settings_in,
+    settings_of,
+    settings_of_run,
+)
 from entropy_dynamics.results.files import read_json, read_parquet, sha256
 from entropy_dynamics.results.layout import CONFIG, FACTS, METRICS, PROVENANCE, Layout, record_of
 from entropy_dynamics.tasks import Problem, find_task
@@ -127,7 +136,7 @@ class Chain:
             recorded = {*OF_A_RUN, *record.get("outputs", {}), *(f"policy/{name}" for name in weights)}
             self._unrecorded(folder, {*recorded, PROVENANCE})
         if path.is_file() and metrics.is_file():
-            config, rows = settings_of("train", read_yaml(path)), read_parquet(metrics)
+            config, rows = settings_of_run(folder), read_parquet(metrics)
             self._same_config(path, config, "train", model, method)
             if rows["step"].tolist() != list(range(config["training.steps"])):
                 fact = f"its {len(rows)} rows are not the {config['training.steps']} steps of config.yaml"
