@@ -40,13 +40,14 @@ def measure_pass_rates(config: StageConfig, layout: Layout, seed: int = 0, ranks
         limits = {"temperature": config.sampling.temperature, "max_new_tokens": config.sampling.max_new_tokens}
         stream, grade = f"pass rates/seed{seed}", make_grader(tokenizer, problems)
         graded = shards.graded_samples(sampler, prompts, grade, samples=count, stream=stream, **limits)
-    pass_gate(config, layout, seed, ranks, gate_record(graded, seed))
+    gate = gate_record(graded, seed)
+    pass_gate(config, layout, seed, ranks, gate)
     correct = graded.groupby("problem_id", sort=False)["correct"].sum()
     correct = correct.reindex([problem.id for problem in problems])
     counts = {"correct": correct.fillna(0).astype(int), "samples": correct.notna() * count, "rate": correct / count}
     frame = pd.DataFrame(counts).rename_axis("problem_id").reset_index()
     config.pass_rates.check_keeps_some(frame["rate"])
     if ranks.is_main:
-        write_table(out, frame, record)
+        write_table(out, frame, record | {"measured": gate["measured"]})
         shards.delete()
     return frame

@@ -1,5 +1,6 @@
 """Check the records of all results, from problems to samples, against files, other records and the configs."""
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -18,6 +19,7 @@ from entropy_dynamics.config import (
     settings_of,
     settings_of_run,
 )
+from entropy_dynamics.config.schema.data import GateConfig
 from entropy_dynamics.results.files import read_json, read_parquet, sha256
 from entropy_dynamics.results.layout import CONFIG, FACTS, METRICS, PROVENANCE, Layout, record_of
 from entropy_dynamics.tasks import Problem, find_task
@@ -44,6 +46,7 @@ class Chain:
             self._problem_sets: [self.layout.problems_report] if self.layout.data.is_dir() else [],
             self._model: [folder / FACTS for folder in self._folders("models/*/seed*")],
             self._pass_rates: self._recorded(self.layout.pass_rates("*")),
+            self._gate: sorted(self.layout.root.glob("pass_rates/*.gate.json")),
             self._run: self._folders("runs/*/*/seed*"),
             self._evaluation: [file for folder in evaluations for file in self._recorded(folder / "*.parquet")],
             self._logit_steps: self._recorded(self.layout.logit_steps),
@@ -119,6 +122,22 @@ class Chain:
             self.findings.add("modified", file, f"problem {row.problem_id}: {fact}; {off.sum()} such rows")
         if sorted(frame["problem_id"]) != sorted(self.problems(TRAIN)):
             self.findings.add("modified", file, f"its problems are not those of {TRAIN}.parquet")
+
+    def _gate(self, path: Path) -> None:
+        record = self._json(path)
+        measured, rates = record["measured"], self.layout.pass_rates(record["seed"])
+        if record["faults"] != GateConfig.model_validate(record["bounds"]).faults(measured):
+            self.findings.add("modified", path, "its faults are not those of its numbers and bounds")
+        if not rates.is_file():  # the gate stopped this seed
+            return
+        self.findings.add("different config", path, *self.config.gate.faults(measured))
+        frame = read_parquet(rates)
+        rate = (frame["correct"] / frame["samples"])[frame["samples"] > 0]
+        shares = {"pass_rate": rate.mean(), "mixed_groups": ((rate > 0) & (rate < 1)).mean()}
+        recorded = read_json(record_of(rates)).get("measured", measured) if record_of(rates).is_file() else measured
+        for name, value in (recorded | shares).items():
+            if not math.isclose(measured[name], value, abs_tol=1e-9):
+                self.findings.add("modified", path, f"{name} is {measured[name]:g}, the samples gave {value:g}")
 
     def _run(self, folder: Path) -> None:
         model, method, seed = folder.parts[-3:]
