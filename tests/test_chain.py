@@ -1,7 +1,10 @@
 """What a result was made from: settings, code, inputs and the name that it is stored under, at each command."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -192,3 +195,49 @@ def test_a_longer_run_leaves_nothing_to_a_shorter_one_that_trains(made, capfd, m
         assert main(longer) == 0
     assert "note: another job trains the run of 1 steps" in capfd.readouterr().err
     assert list(writing[0].parent.iterdir()) == writing
+
+
+# ---------------------------------------------------------------- code
+
+
+def test_a_run_by_another_version_of_its_method_is_named_and_refused(made, tmp_path):
+    """Only those of the edited method, and of methods that inherit from it; a comment is no other version."""
+    results, layout = made
+    for method in ("grpo", "clip_b", "random_mask"):
+        assert main([*results.train(method), "--set", "training.steps=1"]) == 0
+    source = shutil.copytree(ROOT / "src", tmp_path / "src")
+    file = source / "entropy_dynamics" / "methods" / "clip_b.py"
+    program = "import sys; from entropy_dynamics.cli import main; sys.exit(main())"
+
+    def run(*arguments: str) -> subprocess.CompletedProcess:
+        command = [sys.executable, "-c", program, *arguments, *results.settings, "--set", "training.steps=1"]
+        environment = os.environ | {"PYTHONPATH": str(source)}
+        return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+
+    text = file.read_text()
+    file.write_text(f"{text}\n# a comment\n")
+    checked = run("verify", str(layout.root))
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    file.write_text(text.replace("0.0, mask.float())", "0.5, mask.float())"))
+    assert file.read_text() != text
+    found = run("verify", str(layout.root)).stdout.splitlines()[:-1]
+    runs = f"different config: runs/{MODEL}"
+    assert found == [
+        f"{runs}/clip_b/seed0/config.yaml: made by another version of methods.clip_b",
+        f"{runs}/random_mask/seed0/config.yaml: made by another version of methods.random_mask",
+    ]
+    of_run = [
+        "--scale",
+        "smoke",
+        "--results",
+        str(results.folder),
+        "--model",
+        MODEL,
+        "--method",
+        "clip_b",
+        "--seed",
+        "0",
+    ]
+    refused = run("evaluate", *of_run, "--temperatures", "0.3")
+    assert refused.returncode == 2
+    assert "made from something else: made by another version of methods.clip_b; delete it" in refused.stderr

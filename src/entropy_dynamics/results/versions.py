@@ -44,7 +44,7 @@ def version_of(kind: type, without: tuple[str, ...] = ()) -> str:
 def _code(module: str, name: str, package: str, without: tuple[str, ...]) -> tuple[str, list[tuple[str, str]]]:
     """The definition of a name as text, and what it names in the package."""
     nodes = [_without(node, without) for node in _definitions(module).get(name, [])]
-    plain = [_plain(node) for node in nodes if not isinstance(node, ast.ImportFrom)]
+    plain = [_plain(node, package) for node in nodes if not isinstance(node, ast.ImportFrom)]
     return json.dumps(plain) if plain else "", [each for node in nodes for each in _named(node, module, name, package)]
 
 
@@ -102,13 +102,15 @@ def _without(node: ast.stmt, names: tuple[str, ...]) -> ast.stmt:
     return ast.ClassDef(**{**dict(ast.iter_fields(node)), "body": kept})
 
 
-def _plain(value: Any) -> Any:
-    """A syntax tree as lists, the same for every version of Python."""
+def _is_docstring(node: Any) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def _plain(value: Any, package: str) -> Any:
+    """A syntax tree as lists, the same for every version of Python and wherever the package's modules are."""
     if isinstance(value, list):
-        return [
-            _plain(each) for each in value if not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant))
-        ]
+        return [_plain(each, package) for each in value if not _is_docstring(each)]
     if not isinstance(value, ast.AST):
-        return repr(value)
+        return "a module" if str(value).startswith(f"{package}.") else repr(value)
     fields = [(name, each) for name, each in ast.iter_fields(value) if name not in UNCOUNTED]
-    return [type(value).__name__, *([name, _plain(each)] for name, each in fields if each not in (None, []))]
+    return [type(value).__name__, *([name, _plain(each, package)] for name, each in fields if each not in (None, []))]
