@@ -40,8 +40,10 @@ def pass_gate(config: Config, layout: Layout, seed: int, ranks: Ranks, record: M
     Raises UserError if a quantity is out of bounds.
     """
     file = layout.gate(seed)
-    if record is None and not file.is_file() and not any(config.gate.model_dump().values()):
-        return  # of a version before the gate
+    if record is None and not file.is_file():
+        if not any(config.gate.model_dump().values()):
+            return  # of a version before the gate
+        raise UserError(f"no {file}, which gate bounds; make it with: entropy-dynamics pass_rates --seed {seed}")
     recorded = read_json(file) if record is None else record
     now = {**recorded, "bounds": config.gate.model_dump(), "faults": config.gate.faults(recorded["measured"])}
     if ranks.is_main and now != recorded:

@@ -69,7 +69,8 @@ def _changes(layout: Layout, record: Path, stage: str, config: Config) -> list[s
         {key: value for key, value in each.items() if not is_within(key, free)}
         for each in (was, settings_of(stage, config))
     ]
-    inputs = read_json(record.with_name(PROVENANCE) if stage == "train" else record).get("inputs", {})
+    listing = record.with_name(PROVENANCE) if stage == "train" else record
+    inputs = read_json(listing).get("inputs", {}) if listing.is_file() else {}
     files = {layout.here(name, config.scale): digest for name, digest in inputs.items()}
     changed = [file for file, digest in files.items() if file.is_file() and sha256(file) != digest]
     return [*differences(*kept), *(f"{file} has changed since" for file in changed)]
