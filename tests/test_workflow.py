@@ -1,8 +1,11 @@
 """The workflow as a user runs it: the whole smoke scale in a copy of the project, and what reruns after a change."""
 
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +18,7 @@ from safetensors.numpy import load_file
 from entropy_dynamics.analysis.experiments import load_experiment
 from entropy_dynamics.cli import main
 from entropy_dynamics.config import load_config
-from project_copy import copy_project, snakemake
+from project_copy import ROOT, copy_project, snakemake
 
 MODEL = "qwen2.5-7b-instruct"
 TABLES = ("table1", "table3", "table4")
@@ -216,6 +219,25 @@ def test_an_edit_reruns_what_uses_the_setting(project, edits, needed):
     assert {name: count for name, count in jobs.items() if name not in DRAWN - needed.keys()} == needed
     if not needed:
         assert jobs == {}
+
+
+def test_an_edited_method_reruns_its_own_runs_and_an_edited_comment_none(project, results, tmp_path):
+    source = shutil.copytree(ROOT / "src", tmp_path / "src")
+    file = source / "entropy_dynamics" / "methods" / "clip_b.py"
+    text = file.read_text()
+
+    def reruns(edited: str) -> set[str]:
+        file.write_text(edited)
+        command = [sys.executable, "-m", "snakemake", "--dry-run", "--config", "scale=smoke"]
+        environment = os.environ | {"PYTHONPATH": str(source)}
+        run = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True)
+        assert run.returncode == 0, run.stderr
+        jobs = re.findall(r"^rule train:.*?method=([^,\n]+)", run.stdout + run.stderr, re.MULTILINE | re.DOTALL)
+        return set(jobs)
+
+    assert reruns(f"{text}\n# a comment\n") == set()
+    of_clip_b = {path.parent.name for path in results.glob("runs/*/clip_b*/seed*")}
+    assert reruns(text.replace("0.0, mask.float())", "0.5, mask.float())")) == of_clip_b
 
 
 def test_more_seeds_keep_existing_runs(project):

@@ -8,14 +8,17 @@ import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from entropy_dynamics.config import (
+    BASE,
     Config,
     RunConfig,
     StageConfig,
+    check_name,
     known_names,
     load_config,
     origins,
@@ -38,7 +41,19 @@ def _layout(options: argparse.Namespace) -> Layout:
 
 
 def _config(options: argparse.Namespace) -> Config:
-    return load_config(options.scale, getattr(options, "model", None), getattr(options, "method", None), options.set)
+    scale, model, method = options.scale, getattr(options, "model", None), getattr(options, "method", None)
+    config = load_config(scale, model, method, options.set)
+    if model and method:
+        check_name(scale, model, method, options.set)
+    return config
+
+
+def _check_chain(options: argparse.Namespace, stage: str, model: str, method: str = BASE, seed: int = 0) -> None:
+    from entropy_dynamics.stages.inputs import check_chain
+
+    check_chain(
+        _layout(options), partial(load_config, options.scale, overrides=options.set), stage, model, method, seed
+    )
 
 
 def _scale_by_name(folder: Path) -> str:
@@ -124,6 +139,7 @@ def problems(options: argparse.Namespace) -> None:
 
 def model(options: argparse.Namespace) -> None:
     config = _config(options)
+    _check_chain(options, "model", options.model)
     trained = config.cold_start or options.model in config.toy_models  # others are only downloaded
     with _device(config) if trained else nullcontext():
         load_torch(config)
@@ -134,6 +150,7 @@ def model(options: argparse.Namespace) -> None:
 
 def pass_rates(options: argparse.Namespace) -> None:
     config = load_config(options.scale, _config(options).pass_rates.model, overrides=options.set)
+    _check_chain(options, "pass_rates", config.model.name, seed=options.seed)
     with _ranks(config, options) as ranks:
         if ranks is None:
             return
@@ -150,6 +167,7 @@ def train(options: argparse.Namespace) -> None:
     is_plain_toy = options.model in config.toy_models and not any("method.params" in entry for entry in options.set)
     if is_plain_toy and not launched() and (note := released_settings(options.scale, options.method)):
         print(note, file=sys.stderr)
+    _check_chain(options, "train", options.model, options.method, options.seed)
     lock = layout.lock(options.model, options.method, options.seed)
     # before torch is imported, so that a run that another job is writing is refused at once
     with held(lock) if acts_for_stage() else nullcontext(), _ranks(config, options) as ranks:
@@ -161,6 +179,7 @@ def train(options: argparse.Namespace) -> None:
 
 def evaluate(options: argparse.Namespace) -> None:
     config, run = _config(options), (options.method, options.seed, options.datasets)
+    _check_chain(options, "evaluate", options.model, options.method, options.seed)
     with _ranks(config, options) as ranks:
         if ranks is not None:
             from entropy_dynamics.stages.evaluate import evaluate
@@ -173,6 +192,7 @@ def theory(options: argparse.Namespace) -> None:
 
     ((model, seed),) = _results(options).experiment(THEORY).untrained.items()
     config = load_config(options.scale, model, overrides=options.set)
+    _check_chain(options, "theory", model, seed=seed)
     with _device(config):
         load_torch(config)
         from entropy_dynamics.stages.theory import check_logit_steps
@@ -230,13 +250,14 @@ def watch(options: argparse.Namespace) -> None:
             raise UserError(f"no {missing[0]} is given")
         if not query["seed"].isdecimal():
             raise UserError(f"seed {query['seed']!r} is not a number")
-        config = load_config(options.scale, query["model"], query["method"], options.set)
+        run = query["model"], query["method"], int(query["seed"])
+        config = load_config(options.scale, *run[:2], options.set)
+        _check_chain(options, "ask", *run)
         _quieten(config.threads)
         from entropy_dynamics.stages.answers import answer
 
-        asked = query["method"], int(query["seed"]), query["problem"]
         with TemporaryDirectory() as folder:
-            file = answer(config, _layout(options), *asked, Path(folder))
+            file = answer(config, _layout(options), *run[1:], query["problem"], Path(folder))
             return responses(file, file.stat().st_mtime_ns)
 
     with open_server(_results(options), options.port, answered) as server:

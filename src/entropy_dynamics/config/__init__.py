@@ -26,7 +26,11 @@ from entropy_dynamics.config.schema import StageConfig as StageConfig
 from entropy_dynamics.config.schema import later_keys, marked_keys
 from entropy_dynamics.config.schema.data import TRAIN as TRAIN
 from entropy_dynamics.config.schema.training import BASE as BASE
+from entropy_dynamics.config.versions import versions_of
 from entropy_dynamics.errors import UserError, nearest
+from entropy_dynamics.results.files import read_json
+from entropy_dynamics.results.layout import CONFIG, PROVENANCE
+from entropy_dynamics.results.versions import first_versions
 from entropy_dynamics.sections import LOCATION, PER_MACHINE, Key, NonNegativeInt, PositiveInt, Section, dotted, parse
 
 CONFIGS = Path("configs")
@@ -38,12 +42,26 @@ SAMPLED = (*PROMPTS, "sampling.max_prompt_tokens", "sampling.max_new_tokens", "e
 FILTER = ("pass_rates.low", "pass_rates.high")  # applied to the measured rates when a run begins
 EVALUATED = ("evaluation.temperature", "evaluation.samples")
 USED = {  # stage -> the sections and keys that it reads, except those already recorded in its input files
-    "problems": ("data",),
-    "model": ("model", "cold_start", "sampling.max_new_tokens"),
-    "pass_rates": (*SAMPLED, "sampling.temperature", "pass_rates.model", "pass_rates.samples"),
-    "train": (*SAMPLED, "sampling.temperature", *FILTER, "method.name", "method.params", "training", *EVALUATED),
-    "evaluate": (*SAMPLED, *EVALUATED),
+    "problems": ("data", "versions.generators"),
+    "model": ("model", "cold_start", "sampling.max_new_tokens", "versions.solutions"),
+    "pass_rates": (*SAMPLED, "sampling.temperature", "pass_rates.model", "pass_rates.samples", "versions.graders"),
+    "train": (
+        *(*SAMPLED, "sampling.temperature", *FILTER, "method.name", "method.params", "training", *EVALUATED),
+        *("versions.graders", "versions.methods"),
+    ),
+    "evaluate": (*SAMPLED, *EVALUATED, "versions.graders"),
     "theory": (*PROMPTS, "sampling"),
+}
+OF_NO_STAGE = {  # the keys that no stage's settings have, and why no result is made again for them
+    "scale": "the folder of the results",
+    "seeds": "the name of a result",
+    "models": "the name of a result",
+    "experiments": "what is drawn",
+    "experiments_folder": "what is drawn",
+    "gate": "judged again when a run begins",
+    "evaluation.temperatures": "the name of a result",
+    "evaluation.control_temperatures": "the name of a result",
+    "method.label": "written into tables and figures, which are drawn again",
 }
 
 
@@ -95,7 +113,7 @@ def _loaded(
     config: Config = parse(kind, merged, source)
     machine, allowed = str(configs / "machine.yaml"), marked_keys(PER_MACHINE, LOCATION)
     of_machine = [key for name, layer in layers if name.startswith(machine) for key, _ in flatten(layer)]
-    if wrong := [key for key in of_machine if not _is_within(key, allowed)]:
+    if wrong := [key for key in of_machine if not is_within(key, allowed)]:
         raise UserError(
             f"{machine}: {wrong[0]} changes results, so it belongs in the file of its scale, model or method; here "
             f"only {', '.join(allowed)} may be set"
@@ -116,6 +134,23 @@ def _loaded(
     return config, layers
 
 
+def check_name(scale: str, model: str, method: str, overrides: Iterable[str], configs: Path = CONFIGS) -> None:
+    """Raise UserError if `overrides` set another method than the name of the run, or other values than those in it."""
+    files, given = (_merged(scale, model, method, entries, configs)[0] for entries in ((), overrides))
+    said, now = {"method.name": files["method"]["name"]}, dict(flatten(given))
+    for entry in settings_in(method):
+        said |= flatten(_entry(entry))
+    for key, value in said.items():
+        if now.get(key) != value:
+            remedy = "give it in --method" if key == "method.name" else "leave it out, or write it in the name"
+            raise UserError(f"--set {key}={now.get(key)}: the run is stored as {method}, with {value}; {remedy}")
+
+
+def settings_in(method: str | None) -> list[str]:
+    """The parameters in a method's name, as entries of `--set`."""
+    return [] if method is None else [_dotted(entry) for entry in split_method(method)[1]]
+
+
 def _merged(
     scale: str, model: str | None, method: str | None, overrides: Iterable[str], configs: Path
 ) -> tuple[dict[str, Any], list[tuple[str, Layer]], dict[str, list[Path]]]:
@@ -123,11 +158,11 @@ def _merged(
     files = {"scale": _chain(configs, "scale", scale)}
     if model is not None:
         files["model"] = _chain(configs, "model", model)
-    name, params = split_method(method) if method is not None else (None, [])
-    if name is not None:
-        files["method"] = _chain(configs, "method", name)
+    name = None
+    if method is not None:
+        files["method"] = _chain(configs, "method", name := split_method(method)[0])
     base, names = configs / "base.yaml", [file.stem for file in files["scale"]]
-    settings = [(f"--set {entry}", _entry(entry)) for entry in (*map(_dotted, params), *overrides)]
+    settings = [(f"--set {entry}", _entry(entry)) for entry in (*settings_in(method), *overrides)]
     toys = _stacked([*map(_read, [base, *files["scale"]]), *(layer for _, layer in settings)]).get("toy_models")
     is_toy = isinstance(toys, dict) and toys.get(model) is not None
     chosen: Choice = {"scale": names, "toy": names if is_toy else [], "model": [model], "method": [name]}
@@ -187,20 +222,36 @@ def _dotted(parameter: str) -> str:
 
 def settings_of(stage: str, config: Config | Mapping[str, Any]) -> dict[str, Any]:
     """The settings that a stage uses, by dotted key. Its results depend only on these and on its input files."""
-    sections = config if isinstance(config, Mapping) else config.model_dump()
+    sections = config if isinstance(config, Mapping) else config.model_dump() | {"versions": versions_of(config)}
     used = USED[stage]
     if stage == "model" and (name := sections["model"]["name"]) in sections["toy_models"]:
-        used = ("model.name", "model.label", f"toy_models.{name}", "sampling.max_new_tokens")
+        used = ("model.name", "model.label", f"toy_models.{name}", "sampling.max_new_tokens", "versions.solutions")
     rounding = marked_keys(PER_MACHINE)
-    chosen = [(key, value) for key, value in flatten(sections) if _is_within(key, used)]
+    chosen = [(key, value) for key, value in flatten(sections) if is_within(key, used)]
     later = later_keys().items()
-    settings = {key: value for key, value in chosen if not _is_within(key, rounding) and (key, value) not in later}
+    kept = [(key, value) for key, value in chosen if not is_within(key, rounding) and (key, value) not in later]
+    settings = {key: value for key, value in kept if not (key.startswith("versions.") and value in first_versions())}
     if stage == "problems":  # the order matters: a problem that two sets share stays in the first
         settings["data.evaluation"] = list(sections["data"]["evaluation"])
     return settings
 
 
-def _is_within(key: str, sections: Iterable[str]) -> bool:
+def differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """One text for each setting whose value differs."""
+    keys = [key for key in dict.fromkeys([*was, *now]) if was.get(key) != now.get(key)]
+    code = {key: f"made by another version of {key.removeprefix('versions.')}" for key in keys if "versions." in key}
+    return [code.get(key, f"{key} was {was.get(key)}, is now {now.get(key)}") for key in keys]
+
+
+def settings_of_run(folder: Path) -> dict[str, Any]:
+    """The settings with which a finished run was trained: its config, and the versions of its code."""
+    record = folder / PROVENANCE
+    versions = read_json(record).get("versions", {}) if record.is_file() else {}
+    content = read_config(folder / CONFIG)
+    return settings_of("train", (content if isinstance(content, dict) else {}) | {"versions": versions})
+
+
+def is_within(key: str, sections: Iterable[str]) -> bool:
     return any(key == section or key.startswith(f"{section}.") for section in sections)
 
 

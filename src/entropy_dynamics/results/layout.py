@@ -1,7 +1,7 @@
 """Names of all files under `results/<scale>/`; workflow rules pass wildcards such as "{model}" as arguments."""
 
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 # File names in directories that are written atomically.
 FACTS = "model.json"  # description of a model or a policy, with the hashes of its files
@@ -26,6 +26,12 @@ class Layout:
     @classmethod
     def of(cls, scale: str, results: Path | str = "results") -> "Layout":
         return cls(Path(results) / scale)
+
+    def here(self, name: str, scale: str) -> Path:
+        """The current path of a file with a recorded name, as results/<scale> may have been moved as a whole."""
+        parts = PurePosixPath(name).parts
+        inside = parts[::-1].index(scale) if scale in parts else 0
+        return self.root.joinpath(*parts[-inside:]) if inside else Path(name)
 
     @property
     def data(self) -> Path:

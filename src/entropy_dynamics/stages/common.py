@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from entropy_dynamics.config import Config, StageConfig, read_config, settings_of
+from entropy_dynamics.config import Config, StageConfig, settings_of
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.results.files import read_json, sha256, write_json, write_parquet
-from entropy_dynamics.results.layout import CONFIG, Layout, record_of
+from entropy_dynamics.results.files import sha256, write_json, write_parquet
+from entropy_dynamics.results.layout import Layout, record_of
 from entropy_dynamics.sampling import Prompt, Rollout
+from entropy_dynamics.stages.inputs import made_with
 from entropy_dynamics.tasks import Grade, Problem
 from entropy_dynamics.tasks.prompts import prompt_tokens
 
@@ -36,15 +37,8 @@ def check_inputs(layout: Layout, target: Path, inputs: Mapping[Path, str]) -> No
 
 def check_replaceable(result: Path, stage: str, config: Config | Mapping[str, Any]) -> None:
     """Raise UserError if `result` exists and was made with other settings. (Snakemake removes outputs before a job.)"""
-    if not result.is_file():
-        return
     record = record_of(result) if result.suffix == ".parquet" else result
-    if record.name == CONFIG:
-        content = read_config(record)
-        made_with = settings_of(stage, content) if isinstance(content, dict) else None
-    else:
-        made_with = read_json(record).get("config") if record.is_file() else None
-    if made_with != settings_of(stage, config):
+    if result.is_file() and made_with(record, stage) != settings_of(stage, config):
         raise UserError(f"{result} was made with another config; give another folder to keep both, or delete it")
 
 

@@ -1,20 +1,16 @@
 """The gate before RL: bounds on statistics of the untrained model's samples, taken from the pass rates."""
 
-import math
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 
 from entropy_dynamics.config import Config
-
-EASIER, HARDER = "easier problems in data.train, or a larger cold_start.steps", "harder problems in data.train"
-ADVICE = {  # remedies for a quantity below its minimum, and above its maximum
-    "pass_rate": (EASIER, HARDER),
-    "mixed_groups": ("problems in data.train that are solved sometimes, or a larger cold_start.steps", HARDER),
-    "entropy": ("a smaller cold_start.steps or cold_start.learning_rate", EASIER),
-    "formatted": ("a larger cold_start.steps or another model.prompt_format", HARDER),
-    "truncated": ("a smaller sampling.max_new_tokens", "a larger sampling.max_new_tokens or cold_start.steps"),
-}
+from entropy_dynamics.config.schema.data import ADVICE as ADVICE
+from entropy_dynamics.distributed.ranks import Ranks
+from entropy_dynamics.errors import UserError
+from entropy_dynamics.results.files import read_json, write_json
+from entropy_dynamics.results.layout import Layout
 
 
 def measure_gate(samples: pd.DataFrame) -> dict[str, float]:
@@ -32,15 +28,25 @@ def measure_gate(samples: pd.DataFrame) -> dict[str, float]:
     }
 
 
-def gate_record(config: Config, seed: int, samples: pd.DataFrame) -> dict[str, Any]:
-    """The content of `Layout.gate`: quantities, their bounds, and the faults with their remedies."""
-    measured, bounds = measure_gate(samples), config.gate.model_dump()
-    faults = []
-    for name, value in measured.items():
-        low, high = bounds[name] or (None, None)
-        low, high = -math.inf if low is None else low, math.inf if high is None else high
-        if not low <= value <= high:
-            side = f"below {low:g}" if value < low else f"above {high:g}"
-            faults.append(f"{name} is {value:.3g}, {side}: try {ADVICE[name][value > high]}")
+def gate_record(samples: pd.DataFrame, seed: int) -> dict[str, Any]:
+    """The content of `Layout.gate` before it is judged."""
     counts = {"problems": samples["problem_id"].nunique(), "samples": len(samples)}
-    return {"seed": seed, **counts, "measured": measured, "bounds": bounds, "faults": faults}
+    return {"seed": seed, **counts, "measured": measure_gate(samples)}
+
+
+def pass_gate(config: Config, layout: Layout, seed: int, ranks: Ranks, record: Mapping[str, Any] | None = None) -> None:
+    """Judge the `record` of the pass rates by the bounds of the config, and write both; default: the one in the file.
+
+    Raises UserError if a quantity is out of bounds.
+    """
+    file = layout.gate(seed)
+    if record is None and not file.is_file():
+        if not any(config.gate.model_dump().values()):
+            return  # of a version before the gate
+        raise UserError(f"no {file}, which gate bounds; make it with: entropy-dynamics pass_rates --seed {seed}")
+    recorded = read_json(file) if record is None else record
+    now = {**recorded, "bounds": config.gate.model_dump(), "faults": config.gate.faults(recorded["measured"])}
+    if ranks.is_main and now != recorded:
+        write_json(file, now)
+    if now["faults"]:
+        raise UserError(f"no signal: {'; '.join(now['faults'])}; or widen the bounds in gate")

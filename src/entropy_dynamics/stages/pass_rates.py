@@ -5,14 +5,12 @@ import pandas as pd
 
 from entropy_dynamics.config import TRAIN, StageConfig, settings_of
 from entropy_dynamics.distributed.ranks import Ranks
-from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.storage import check_directory, load_tokenizer
-from entropy_dynamics.results.files import write_json
 from entropy_dynamics.results.layout import FACTS, Layout
 from entropy_dynamics.results.provenance import provenance
 from entropy_dynamics.sampling import open_sampler, prompts_hash
 from entropy_dynamics.stages.common import check_inputs, check_replaceable, make_grader, make_prompts, write_table
-from entropy_dynamics.stages.gate import gate_record
+from entropy_dynamics.stages.gate import gate_record, pass_gate
 from entropy_dynamics.stages.shards import Shards
 from entropy_dynamics.tasks.files import load_problems
 
@@ -42,17 +40,14 @@ def measure_pass_rates(config: StageConfig, layout: Layout, seed: int = 0, ranks
         limits = {"temperature": config.sampling.temperature, "max_new_tokens": config.sampling.max_new_tokens}
         stream, grade = f"pass rates/seed{seed}", make_grader(tokenizer, problems)
         graded = shards.graded_samples(sampler, prompts, grade, samples=count, stream=stream, **limits)
-    gate = gate_record(config, seed, graded)
-    if ranks.is_main:
-        write_json(layout.gate(seed), gate)
-    if gate["faults"]:
-        raise UserError(f"no signal: {'; '.join(gate['faults'])}; or widen the bounds in gate")
+    gate = gate_record(graded, seed)
+    pass_gate(config, layout, seed, ranks, gate)
     correct = graded.groupby("problem_id", sort=False)["correct"].sum()
     correct = correct.reindex([problem.id for problem in problems])
     counts = {"correct": correct.fillna(0).astype(int), "samples": correct.notna() * count, "rate": correct / count}
     frame = pd.DataFrame(counts).rename_axis("problem_id").reset_index()
     config.pass_rates.check_keeps_some(frame["rate"])
     if ranks.is_main:
-        write_table(out, frame, record)
+        write_table(out, frame, record | {"measured": gate["measured"]})
         shards.delete()
     return frame

@@ -7,6 +7,7 @@ from typing import Any
 
 from entropy_dynamics.config import TRAIN, settings_of
 from entropy_dynamics.config.schema.data import DataConfig
+from entropy_dynamics.config.versions import versions_of_generators
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import sha256, write_json, written_whole
 from entropy_dynamics.results.layout import PROBLEMS_REPORT
@@ -26,7 +27,7 @@ def build_problem_sets(data: DataConfig, out_dir: Path) -> dict[str, Any]:
     number of rows read, kept, and dropped by reason (rows = kept + dropped). A file named after a set in `data.folder`
     replaces its source. Raises UserError, and writes nothing, for a bad file or setting or a set that ends up empty.
     """
-    config = {"data": data.model_dump()}
+    config = {"data": data.model_dump(), "versions": versions_of_generators(data)}
     sources = data.sets | _files_in_folder(data)
     check_replaceable(out_dir / PROBLEMS_REPORT, "problems", config)
     for name, source in sources.items():

@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 from transformers import PreTrainedTokenizerBase
 
 from entropy_dynamics.config import BASE, TRAIN, RunConfig, settings_of, shorter_runs, to_yaml
+from entropy_dynamics.config.versions import versions_of
 from entropy_dynamics.distributed.precision import precision_on
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.errors import NotFiniteError, UserError
@@ -20,6 +21,7 @@ from entropy_dynamics.results.provenance import other_hashes, provenance, weight
 from entropy_dynamics.sampling import open_sampler, prompts_hash
 from entropy_dynamics.stages.common import check_inputs, check_replaceable, make_grader, make_prompts
 from entropy_dynamics.stages.evaluate import evaluate
+from entropy_dynamics.stages.gate import pass_gate
 from entropy_dynamics.stages.token_samples import token_samples
 from entropy_dynamics.tasks.files import load_problems
 from entropy_dynamics.training.checkpoints import Checkpoints
@@ -46,6 +48,7 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
     base, pass_rates = layout.model(model_name, untrained), layout.pass_rates(filtered)
     needed = {layout.problems(TRAIN): "problems", base: f"model --model {model_name} --seed {untrained}"}
     check_inputs(layout, out / METRICS, needed | {pass_rates: f"pass_rates --seed {filtered}"})
+    pass_gate(config, layout, filtered, ranks)
     check_directory(base, config)
     tokenizer = load_tokenizer(base)
     rates = read_parquet(pass_rates)
@@ -130,7 +133,7 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
 
         checkpoints = checkpoints_of(method_name, config.training.steps)
         shorter = shorter_runs(method_name, dict(config.training)).items()
-        left = {steps: checkpoints_of(name, steps) for name, steps in shorter}
+        left = {steps: (layout.lock(model_name, name, seed), checkpoints_of(name, steps)) for name, steps in shorter}
         try:
             rows = trainer.run(f"{model_name} {method_name} seed {seed}", checkpoints, trackers.log, left)
         except NotFiniteError as error:
@@ -149,6 +152,7 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
                 write_json(directory / "policy" / FACTS, facts)
                 write_parquet(directory / METRICS, pd.DataFrame(rows))
                 write_text(directory / CONFIG, to_yaml(config))
+                run["versions"] = versions_of(config)
                 more = chosen | ({"earlier_steps_by": checkpoints.earlier} if checkpoints.earlier else {})
                 write_json(directory / PROVENANCE, run | record | {"outputs": other_hashes(directory)} | more)
         del weights  # in host memory, which the evaluation may need

@@ -9,7 +9,7 @@ import json
 import re
 import shutil
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -20,8 +20,10 @@ from torch import Tensor
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
 
+from entropy_dynamics.distributed.lock import held
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.distributed.sharding import storage_faults
+from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import flush, sha256, write_json
 from entropy_dynamics.results.layout import CHECKPOINT_FILE_BYTES
 from entropy_dynamics.results.provenance import fingerprint
@@ -91,6 +93,21 @@ class Checkpoints:
             raise
         self.ranks.barrier()
         self.latest, self.damaged = len(rows), []
+
+    def leave(self, lock: Path, trained: Trained, rows: list[dict[str, float]], method_state: dict[str, float]) -> None:
+        """Write the last checkpoint of this run from a longer one, unless another job holds the `lock` of this run."""
+
+        def locks() -> bool:
+            with suppress(UserError):
+                stack.enter_context(held(lock))
+                return True
+            return False
+
+        with ExitStack() as stack:
+            if self.ranks.on_main(locks):
+                self.save(trained, rows, method_state, finished=True)
+            else:
+                self.ranks.note(f"another job trains the run of {len(rows)} steps, so it gets no checkpoint from here")
 
     def _rename(self, temporary: Path, final: Path) -> None:
         if final.exists():  # damaged, or made by a longer run that repeats this step

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
@@ -184,7 +185,7 @@ class Trainer:
         name: str,
         checkpoints: Checkpoints,
         log: Callable[[int, Row], None],
-        shorter: Mapping[int, Checkpoints] = MappingProxyType({}),
+        shorter: Mapping[int, tuple[Path, Checkpoints]] = MappingProxyType({}),
     ) -> list[Row]:
         """Train to the end, starting from the last checkpoint, and save one every `checkpoint_every` steps.
 
@@ -193,7 +194,8 @@ class Trainer:
         Args:
             name: name of the run, shown with its progress.
             log: called with the number and the metrics of every step.
-            shorter: number of steps -> checkpoints of the run that ends after them, which gets its last one from here.
+            shorter: number of steps -> lock and checkpoints of the run that ends after them, which gets its last
+                checkpoint from here.
 
         Raises:
             Unfinished: the time limit is near, or SIGURG was received. A checkpoint of the latest step is saved first.
@@ -205,8 +207,9 @@ class Trainer:
         progress = Progress(name, steps, done=len(rows), shown=self.ranks.is_main)
         for step in range(len(rows), steps):
             if step in shorter:
-                shorter[step].earlier = checkpoints.earlier
-                shorter[step].save(self.trained(), rows, self.method.state_dict(), finished=True)
+                lock, other = shorter[step]
+                other.earlier = checkpoints.earlier
+                other.leave(lock, self.trained(), rows, self.method.state_dict())
             try:
                 row = self.step(step)
             except NotFiniteError:

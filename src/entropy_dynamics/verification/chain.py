@@ -1,14 +1,25 @@
 """Check the records of all results, from problems to samples, against files, other records and the configs."""
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from entropy_dynamics.analysis.experiments import THEORY, load_experiment
-from entropy_dynamics.config import BASE, TRAIN, Config, load_config, read_config, settings_of
+from entropy_dynamics.config import (
+    BASE,
+    TRAIN,
+    Config,
+    differences,
+    load_config,
+    settings_in,
+    settings_of,
+    settings_of_run,
+)
+from entropy_dynamics.config.schema.data import GateConfig
 from entropy_dynamics.results.files import read_json, read_parquet, sha256
 from entropy_dynamics.results.layout import CONFIG, FACTS, METRICS, PROVENANCE, Layout, record_of
 from entropy_dynamics.tasks import Problem, find_task
@@ -26,9 +37,7 @@ class Chain:
     def __init__(self, layout: Layout, config: Config, overrides: Sequence[str], findings: Verification):
         self.layout, self.config, self.findings = layout, config, findings
         self.sha256 = cache(lambda path: sha256(path) if path.is_file() else None)
-        self.settings = cache(
-            lambda stage, *run: settings_of(stage, of_configs(load_config, config.scale, *run, overrides=overrides))
-        )
+        self.settings = cache(lambda stage, *run: settings_of(stage, self._config(*run, overrides=overrides)))
         self.problems = cache(lambda name: {problem.id: problem for problem in load_problems(layout.problems(name))})
 
     def check(self) -> None:
@@ -37,6 +46,7 @@ class Chain:
             self._problem_sets: [self.layout.problems_report] if self.layout.data.is_dir() else [],
             self._model: [folder / FACTS for folder in self._folders("models/*/seed*")],
             self._pass_rates: self._recorded(self.layout.pass_rates("*")),
+            self._gate: sorted(self.layout.root.glob("pass_rates/*.gate.json")),
             self._run: self._folders("runs/*/*/seed*"),
             self._evaluation: [file for folder in evaluations for file in self._recorded(folder / "*.parquet")],
             self._logit_steps: self._recorded(self.layout.logit_steps),
@@ -44,6 +54,12 @@ class Chain:
         for check, paths in checks.items():
             for path in paths:
                 self.findings.guarded(check, path)
+
+    def _config(self, *run: str, overrides: Sequence[str]) -> Config:
+        """The config of a model or a run; of a run, whatever its name says."""
+        said = [entry for method in run[1:] for entry in settings_in(method)]
+        config: Config = of_configs(load_config, self.config.scale, *run, overrides=[*overrides, *said])
+        return config
 
     def _folders(self, *patterns: str) -> list[Path]:
         return [path for pattern in patterns for path in sorted(self.layout.root.glob(pattern)) if path.is_dir()]
@@ -74,6 +90,8 @@ class Chain:
             self.findings.checked["hashes"] += 1
             if self.sha256(Path(entry["path"])) not in (None, entry["sha256"]):
                 self.findings.add("stale", file, f"{entry['path']} has changed")
+        if entry["rows"] != entry["kept"] + sum(entry["dropped"].values()):
+            self.findings.add("modified", file, f"rows in problems.json is {entry['rows']}, not those kept and dropped")
         if file.is_file():
             ids = self.problems(file.stem)
             facts = {"kept": len(ids), "ids_sha256": ids_sha256(ids)}.items()
@@ -107,6 +125,22 @@ class Chain:
         if sorted(frame["problem_id"]) != sorted(self.problems(TRAIN)):
             self.findings.add("modified", file, f"its problems are not those of {TRAIN}.parquet")
 
+    def _gate(self, path: Path) -> None:
+        record = self._json(path)
+        measured, rates = record["measured"], self.layout.pass_rates(record["seed"])
+        if record["faults"] != GateConfig.model_validate(record["bounds"]).faults(measured):
+            self.findings.add("modified", path, "its faults are not those of its numbers and bounds")
+        if not rates.is_file():  # the gate stopped this seed
+            return
+        self.findings.add("different config", path, *self.config.gate.faults(measured))
+        frame = read_parquet(rates)
+        rate = (frame["correct"] / frame["samples"])[frame["samples"] > 0]
+        shares = {"pass_rate": rate.mean(), "mixed_groups": ((rate > 0) & (rate < 1)).mean()}
+        recorded = read_json(record_of(rates)).get("measured", measured) if record_of(rates).is_file() else measured
+        for name, value in (recorded | shares).items():
+            if not math.isclose(measured[name], value, abs_tol=1e-9):
+                self.findings.add("modified", path, f"{name} is {measured[name]:g}, the samples gave {value:g}")
+
     def _run(self, folder: Path) -> None:
         model, method, seed = folder.parts[-3:]
         self.findings.checked["runs"] += 1
@@ -123,7 +157,7 @@ class Chain:
             recorded = {*OF_A_RUN, *record.get("outputs", {}), *(f"policy/{name}" for name in weights)}
             self._unrecorded(folder, {*recorded, PROVENANCE})
         if path.is_file() and metrics.is_file():
-            config, rows = settings_of("train", read_config(path)), read_parquet(metrics)
+            config, rows = settings_of_run(folder), read_parquet(metrics)
             self._same_config(path, config, "train", model, method)
             if rows["step"].tolist() != list(range(config["training.steps"])):
                 fact = f"its {len(rows)} rows are not the {config['training.steps']} steps of config.yaml"
@@ -193,13 +227,7 @@ class Chain:
         return record
 
     def _inputs(self, record: Record) -> dict[Path, str]:
-        """Recorded inputs by their current paths, as results/<scale> may have been moved as a whole."""
-        root, scale, here = self.layout.root, self.config.scale, {}
-        for name, digest in record["inputs"].items():
-            parts = PurePosixPath(name).parts
-            inside = parts[::-1].index(scale) if scale in parts else 0
-            here[root.joinpath(*parts[-inside:]) if inside else Path(name)] = digest
-        return here
+        return {self.layout.here(name, self.config.scale): digest for name, digest in record["inputs"].items()}
 
     def _outputs(self, path: Path, record: Record, makes: Iterable[str]) -> None:
         recorded = record.get("outputs", {})
@@ -233,8 +261,3 @@ class Chain:
             return dict(read_json(path))
         self.findings.add("missing", path, "there are results that it should describe")
         return {}
-
-
-def differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    keys = [key for key in dict.fromkeys([*was, *now]) if was.get(key) != now.get(key)]
-    return [f"{key} was {was.get(key)}, is now {now.get(key)}" for key in keys]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import (
@@ -91,6 +93,16 @@ class PassRateConfig(Section):
 Bounds = Annotated[list[NonNegativeFloat | None], Field(min_length=2, max_length=2), AfterValidator(ordered)]
 
 
+EASIER, HARDER = "easier problems in data.train, or a larger cold_start.steps", "harder problems in data.train"
+ADVICE = {  # remedies for a quantity below its minimum, and above its maximum
+    "pass_rate": (EASIER, HARDER),
+    "mixed_groups": ("problems in data.train that are solved sometimes, or a larger cold_start.steps", HARDER),
+    "entropy": ("a smaller cold_start.steps or cold_start.learning_rate", EASIER),
+    "formatted": ("a larger cold_start.steps or another model.prompt_format", HARDER),
+    "truncated": ("a smaller sampling.max_new_tokens", "a larger sampling.max_new_tokens or cold_start.steps"),
+}
+
+
 class GateConfig(Section):
     """Bounds [min, max] on statistics of the pass-rate samples; outside them the workflow stops. null: no bounds."""
 
@@ -104,6 +116,17 @@ class GateConfig(Section):
     """Share of samples that end with an answer in the required format."""
     truncated: Bounds | None
     """Share of samples cut off at the token limit."""
+
+    def faults(self, measured: Mapping[str, float]) -> list[str]:
+        """The quantities that are out of bounds, with their remedies."""
+        faults = []
+        for name, value in measured.items():
+            low, high = getattr(self, name) or (None, None)
+            low, high = -math.inf if low is None else low, math.inf if high is None else high
+            if not low <= value <= high:
+                side = f"below {low:g}" if value < low else f"above {high:g}"
+                faults.append(f"{name} is {value:.3g}, {side}: try {ADVICE[name][value > high]}")
+        return faults
 
 
 class EvaluationConfig(Section):

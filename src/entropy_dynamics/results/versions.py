@@ -1,0 +1,116 @@
+"""The version of the code of a method, a grader or a generator: after an edit of it, its results are made again.
+
+A version is a hash of the syntax trees of a class and of what it names in its own package, such as its bases and the
+functions of `entropy_dynamics.methods` that a method calls. Comments, docstrings, the layout of the text and the places
+of modules do not count, and neither does other code.
+"""
+
+import ast
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from importlib.resources import files
+from importlib.util import find_spec, resolve_name
+from pathlib import Path
+from typing import Any
+
+UNCOUNTED = ("ctx", "kind", "level", "module", "type_comment")  # fields of syntax trees without effect, or places
+
+
+@cache
+def first_versions() -> frozenset[str]:
+    """The versions of all code when versions were first recorded: results without one are taken for theirs."""
+    return frozenset(files(__package__).joinpath("first_versions.txt").read_text(encoding="utf-8").split())
+
+
+@cache
+def version_of(kind: type, without: tuple[str, ...] = ()) -> str:
+    """The version of a class, whose attributes `without` do not count; "" if its module has no file."""
+    module, package = kind.__module__, ".".join(kind.__module__.split(".")[:2])
+    names = _definitions(module)  # all of them if a class was made by a call
+    pending = [(module, name) for name in ([kind.__name__] if kind.__name__ in names else names)]
+    counted: dict[tuple[str, str], str] = {}
+    while pending:
+        if (source := pending.pop()) not in counted:
+            counted[source], named = _code(*source, package, without)
+            pending += named
+    texts = sorted(filter(None, counted.values()))
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16] if texts else ""
+
+
+@cache
+def _code(module: str, name: str, package: str, without: tuple[str, ...]) -> tuple[str, list[tuple[str, str]]]:
+    """The definition of a name as text, and what it names in the package."""
+    nodes = [_without(node, without) for node in _definitions(module).get(name, [])]
+    plain = [_plain(node, package) for node in nodes if not isinstance(node, ast.ImportFrom)]
+    return json.dumps(plain) if plain else "", [each for node in nodes for each in _named(node, module, name, package)]
+
+
+@cache
+def _definitions(module: str) -> dict[str, list[ast.stmt]]:
+    """The statements at the top of a module that bind each of its names; {} if it has no file."""
+    found = defaultdict[str, list[ast.stmt]](list)
+    try:
+        spec = find_spec(module)
+    except (ImportError, ValueError):  # no such module; one that has no file, such as __main__ of a notebook
+        spec = None
+    if spec is None or not spec.has_location or spec.origin is None:
+        return found
+    for node in ast.parse(Path(spec.origin).read_bytes()).body:
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                found[name].append(node)
+            case ast.Assign() | ast.AnnAssign() | ast.AugAssign():
+                for name in _targets(node):
+                    found[name].append(node)
+            case ast.ImportFrom(names=aliases):
+                for alias in aliases:
+                    found[alias.asname or alias.name].append(node)
+            case ast.If() | ast.For() | ast.Try():
+                found[""].append(node)
+    return found
+
+
+def _named(node: ast.stmt, module: str, name: str, package: str) -> Iterator[tuple[str, str]]:
+    """The modules of the package, and names in them, that the definition of a name mentions."""
+    if isinstance(node, ast.ImportFrom):
+        spec = find_spec(module)
+        origin = resolve_name("." * node.level + (node.module or ""), spec.parent if spec else None)
+        if origin == package or origin.startswith(f"{package}."):
+            original = next(alias.name for alias in node.names if (alias.asname or alias.name) == name)
+            yield origin, original
+            yield from ((f"{origin}.{original}", each) for each in _definitions(f"{origin}.{original}"))
+        return
+    for part in ast.walk(node):
+        if isinstance(part, ast.Name):
+            yield module, part.id
+        elif isinstance(part, ast.Constant) and str(part.value).startswith(f"{package}."):  # run in another process
+            yield from ((part.value, each) for each in _definitions(part.value))
+
+
+def _targets(node: ast.stmt) -> list[str]:
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    return [part.id for target in targets if target for part in ast.walk(target) if isinstance(part, ast.Name)]
+
+
+def _without(node: ast.stmt, names: tuple[str, ...]) -> ast.stmt:
+    if not isinstance(node, ast.ClassDef) or not names:
+        return node
+    kept = [each for each in node.body if not set(names) & set(_targets(each))]
+    return ast.ClassDef(**{**dict(ast.iter_fields(node)), "body": kept})
+
+
+def _is_docstring(node: Any) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+def _plain(value: Any, package: str) -> Any:
+    """A syntax tree as lists, the same for every version of Python and wherever the package's modules are."""
+    if isinstance(value, list):
+        return [_plain(each, package) for each in value if not _is_docstring(each)]
+    if not isinstance(value, ast.AST):
+        return "a module" if str(value).startswith(f"{package}.") else repr(value)
+    fields = [(name, each) for name, each in ast.iter_fields(value) if name not in UNCOUNTED]
+    return [type(value).__name__, *([name, _plain(each, package)] for name, each in fields if each not in (None, []))]

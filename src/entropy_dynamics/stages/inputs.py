@@ -1,0 +1,76 @@
+"""The results that a stage starts from: whether they were made with the settings, the code and the inputs of now.
+
+No torch is imported here, so that a mistake is reported at once.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from entropy_dynamics.config import BASE, EVALUATED, Config, differences, is_within, settings_of, settings_of_run
+from entropy_dynamics.config.schema import marked_keys
+from entropy_dynamics.errors import UserError
+from entropy_dynamics.results.files import read_json, sha256
+from entropy_dynamics.results.layout import CONFIG, FACTS, PROVENANCE, Layout, record_of
+from entropy_dynamics.sections import LOCATION
+
+
+def made_with(record: Path, stage: str) -> dict[str, Any] | None:
+    """The settings in the record of a stage's result; None if it has none."""
+    if not record.is_file():
+        return None
+    if record.name == CONFIG:
+        return settings_of_run(record.parent)
+    settings: dict[str, Any] | None = read_json(record).get("config")
+    return settings
+
+
+def check_chain(
+    layout: Layout, load: Callable[..., Config], stage: str, model: str, method: str = BASE, seed: int = 0
+) -> None:
+    """Raise UserError if a result that the stage depends on was made from something else than it would be now.
+
+    `load` returns the config of the scale, of a model or of a run. Missing results are left to the stage.
+    """
+    config, where = load(), layout.root.parent
+    options = f"--scale {config.scale}" + f" --results {where}" * (where != Path("results"))
+
+    def check(result: Path, record: Path, command: str, *run: str) -> None:
+        if changes := _changes(layout, record, command.split()[0], load(*run)):
+            more = f" and {len(changes) - 1} more" * (len(changes) > 1)
+            remedy = f"delete it, and make it again with: entropy-dynamics {command} {options}"
+            raise UserError(f"{result} was made from something else: {changes[0]}{more}; {remedy}")
+
+    check(layout.problems_report, layout.problems_report, "problems")
+    if stage == "model":
+        return
+    trained, filtered = stage == "train" or method != BASE, config.pass_rates.model
+    for name in dict.fromkeys([filtered, model] if trained else [model]):
+        number = config.untrained(name, seed)
+        folder = layout.model(name, number)
+        check(folder, folder / FACTS, f"model --model {name} --seed {number}", name)
+    if trained:
+        number = config.untrained(filtered, seed)
+        rates = layout.pass_rates(number)
+        check(rates, record_of(rates), f"pass_rates --seed {number}", filtered)
+    if trained and stage != "train":
+        folder = layout.run(model, method, seed)
+        run = f"train --model {model} --method {method} --seed {seed}"
+        check(folder, folder / CONFIG, run, model, method)
+
+
+def _changes(layout: Layout, record: Path, stage: str, config: Config) -> list[str]:
+    """How the settings and the inputs of a result differ from those of now; none without a record."""
+    if (was := made_with(record, stage)) is None:
+        return []
+    # Other samples of a policy are no reason to train it again.
+    free = [*marked_keys(LOCATION), *(EVALUATED if stage == "train" else ())]
+    kept = [
+        {key: value for key, value in each.items() if not is_within(key, free)}
+        for each in (was, settings_of(stage, config))
+    ]
+    listing = record.with_name(PROVENANCE) if stage == "train" else record
+    inputs = read_json(listing).get("inputs", {}) if listing.is_file() else {}
+    files = {layout.here(name, config.scale): digest for name, digest in inputs.items()}
+    changed = [file for file, digest in files.items() if file.is_file() and sha256(file) != digest]
+    return [*differences(*kept), *(f"{file} has changed since" for file in changed)]

@@ -1,0 +1,243 @@
+"""What a result was made from: settings, code, inputs and the name that it is stored under, at each command."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from command_line import error, output, set_to
+from conftest import ROOT
+from entropy_dynamics.cli import main
+from entropy_dynamics.config import OF_NO_STAGE, USED, is_within
+from entropy_dynamics.config.schema import RunConfig, marked_keys
+from entropy_dynamics.distributed.lock import held
+from entropy_dynamics.results.layout import Layout
+from entropy_dynamics.sections import PER_MACHINE, Section
+from entropy_dynamics.training.checkpoints import Checkpoints
+
+MODEL = "qwen2.5-7b-instruct"
+
+
+@pytest.fixture
+def made(small_results, monkeypatch):
+    """The results of `small_results`, with their layout."""
+    monkeypatch.chdir(ROOT)
+    return small_results, Layout.of("smoke", small_results.folder)
+
+
+def stage(results, *arguments: str, more: tuple[str, ...] = ()) -> list[str]:
+    return [*arguments, "--scale", "smoke", "--results", str(results.folder), *results.settings, *set_to(more)]
+
+
+# ---------------------------------------------------------------- settings
+
+
+def test_every_key_is_a_setting_of_a_stage_or_named_as_of_none():
+    """A new key of the schema is in `USED`, is of the machine, or has its reason in `OF_NO_STAGE`."""
+    known = [*OF_NO_STAGE, *marked_keys(PER_MACHINE), *(key for keys in USED.values() for key in keys), "toy_models"]
+
+    def unknown(kind: type[Section], prefix: str = "") -> list[str]:
+        keys = []
+        for name, field in kind.model_fields.items():
+            key, section = f"{prefix}{name}", field.annotation
+            if is_within(key, known):
+                continue
+            inside = isinstance(section, type) and issubclass(section, Section)
+            keys += unknown(section, f"{key}.") if inside else [key]
+        return keys
+
+    assert unknown(RunConfig) == []
+    for key in OF_NO_STAGE:
+        assert not any(is_within(key, used) for used in USED.values()), key
+
+
+# ---------------------------------------------------------------- the gate
+
+
+def test_the_gate_is_judged_by_the_bounds_of_now_when_a_run_begins(made, capsys):
+    results, layout = made
+    line = error(capsys, *results.train("grpo"), "--set", "gate.pass_rate=[0.99, 1]")
+    assert line.startswith("no signal: pass_rate is ")
+    assert ", below 0.99: try easier problems in data.train" in line
+    assert not results.run("grpo").exists()
+    gate = json.loads(layout.gate(0).read_text())
+    assert (gate["bounds"]["pass_rate"], len(gate["faults"])) == ([0.99, 1], 1)
+    assert main(results.train("grpo")) == 0  # wider again
+    assert json.loads(layout.gate(0).read_text())["faults"] == []
+
+
+@pytest.mark.parametrize("edit", [{"faults": ["none"]}, {"measured": {"pass_rate": 0.7}}])
+def test_an_edited_gate_is_found(made, capsys, edit):
+    results, layout = made
+    record = json.loads(layout.gate(0).read_text())
+    record["measured"] |= edit.get("measured", {})
+    layout.gate(0).write_text(json.dumps(record | {"faults": edit.get("faults", record["faults"])}))
+    out, _ = output(capsys, "verify", str(layout.root), *results.settings, code=1)
+    assert "modified: pass_rates/seed0.gate.json: " in out
+
+
+def test_finished_runs_whose_gate_has_other_bounds_are_named(made, capsys):
+    results, layout = made
+    assert main(["verify", str(layout.root), *results.settings]) == 0
+    narrow = ["--set", "gate.pass_rate=[0.99, 1]"]
+    out, _ = output(capsys, "verify", str(layout.root), *results.settings, *narrow, code=1)
+    assert "different config: pass_rates/seed0.gate.json: pass_rate is " in out
+
+
+# ---------------------------------------------------------------- names
+
+
+@pytest.mark.parametrize(
+    ("method", "entry", "text"),
+    [
+        (
+            "grpo@training.steps=1",
+            "training.steps=3",
+            "training.steps=3: the run is stored as grpo@training.steps=1, with 1",
+        ),
+        (
+            "grpo@training.steps=1",
+            "training={steps: 3}",
+            "training.steps=3: the run is stored as grpo@training.steps=1",
+        ),
+        ("clip_b@mu=1.2", "method.params.mu=3", "method.params.mu=3: the run is stored as clip_b@mu=1.2, with 1.2"),
+        ("clip_b@mu=1.2", "method.params={}", "method.params.mu=None: the run is stored as "),
+        ("grpo", "method={name: clip_b, label: x, params: {mu: 1.0}}", "method.name=clip_b: the run is stored as grpo"),
+    ],
+)
+@pytest.mark.parametrize("command", ["train", "evaluate"])
+def test_a_setting_does_not_contradict_the_name_of_the_run(made, capsys, command, method, entry, text):
+    results, layout = made
+    named = ["--model", MODEL, "--method", method, "--seed", "0"]
+    assert text in error(capsys, *stage(results, command, *named, more=(entry,)))
+    assert not layout.run(MODEL, method, 0).exists()
+
+
+def test_verify_compares_a_run_with_its_name(made, capsys):
+    results, layout = made
+    name = "grpo@training.steps=1"
+    assert main(results.train(name)) == 0
+    everything = [*results.settings, "--set", "training.steps=3"]
+    assert main(["verify", str(layout.root), *everything]) == 0
+    shutil.move(layout.run(MODEL, name, 0), layout.run(MODEL, "grpo@training.steps=3", 0))
+    capsys.readouterr()
+    out, _ = output(capsys, "verify", str(layout.root), *everything, code=1)
+    assert "grpo@training.steps=3/seed0/config.yaml: training.steps was 1, is now 3" in out
+
+
+# ---------------------------------------------------------------- the chain above a stage
+
+OTHER_START = f"toy_models[{MODEL}].warm_start.steps=2"
+
+
+@pytest.mark.parametrize(
+    ("command", "setting", "made_anew"),
+    [
+        (["pass_rates"], OTHER_START, f"entropy-dynamics model --model {MODEL} --seed 0 --scale smoke"),
+        (["train", "grpo"], OTHER_START, f"entropy-dynamics model --model {MODEL} --seed 0 --scale smoke"),
+        (["evaluate", "base"], OTHER_START, f"entropy-dynamics model --model {MODEL} --seed 0 --scale smoke"),
+        (["theory"], OTHER_START, f"entropy-dynamics model --model {MODEL} --seed 0 --scale smoke"),
+        (["train", "grpo"], "pass_rates.samples=4", "entropy-dynamics pass_rates --seed 0 --scale smoke"),
+        (["train", "grpo"], "data.seed=77", "entropy-dynamics problems --scale smoke"),
+        (["model"], "data.seed=77", "entropy-dynamics problems --scale smoke"),
+    ],
+)
+def test_a_stage_refuses_inputs_made_with_other_settings(made, capsys, command, setting, made_anew):
+    results, _ = made
+    name, *method = command
+    of_run = ["--model", MODEL, *(["--method", *method] if method else []), "--seed", "0"]
+    options = {"pass_rates": [], "theory": []}.get(name, of_run)
+    line = error(capsys, *stage(results, name, *options, more=(setting,)))
+    key = setting.partition("=")[0].replace("[", ".").replace("]", "")
+    assert f"was made from something else: {key} was " in line
+    assert f"make it again with: {made_anew} --results {results.folder}" in line
+
+
+def test_a_stage_refuses_pass_rates_of_another_model(made, capsys):
+    results, layout = made
+    shutil.rmtree(layout.model(MODEL, 0))
+    assert main(stage(results, "model", "--model", MODEL, more=(OTHER_START,))) == 0
+    capsys.readouterr()
+    line = error(capsys, *results.train("grpo"), "--set", OTHER_START)
+    base = layout.facts(MODEL, "base", 0)
+    assert f"{layout.pass_rates(0)} was made from something else: {base} has changed since; delete it" in line
+
+
+def test_a_run_is_evaluated_with_other_samples_but_not_with_other_training(made, capsys):
+    results, layout = made
+    assert main([*results.train("grpo"), "--set", "training.steps=1"]) == 0
+    run = ["evaluate", "--model", MODEL, "--method", "grpo", "--seed", "0", "--temperatures", "0.3"]
+    assert main(stage(results, *run, more=("training.steps=1", "evaluation.samples.aime24=3"))) == 0
+    capsys.readouterr()
+    line = error(capsys, *stage(results, *run, more=("training.steps=2",)))
+    assert f"{layout.run(MODEL, 'grpo', 0)} was made from something else: training.steps was 1, is now 2" in line
+
+
+# ---------------------------------------------------------------- a shorter run beside a longer one
+
+
+def test_a_longer_run_leaves_nothing_to_a_shorter_one_that_trains(made, capfd, monkeypatch):
+    """What that one is writing stays."""
+    results, layout = made
+    name, writing = "grpo@training.steps=1", []
+
+    def leave(self, *given, really=Checkpoints.leave):
+        writing.append(self.folder / ".step1.partial")
+        writing[0].mkdir(parents=True)
+        really(self, *given)
+
+    monkeypatch.setattr(Checkpoints, "leave", leave)
+    longer = [*results.train("grpo"), *set_to(["training.steps=2", "training.keep_steps=[1]"])]
+    with held(layout.lock(MODEL, name, 0)):
+        assert main(longer) == 0
+    assert "note: another job trains the run of 1 steps" in capfd.readouterr().err
+    assert list(writing[0].parent.iterdir()) == writing
+
+
+# ---------------------------------------------------------------- code
+
+
+def test_a_run_by_another_version_of_its_method_is_named_and_refused(made, tmp_path):
+    """Only those of the edited method, and of methods that inherit from it; a comment is no other version."""
+    results, layout = made
+    for method in ("grpo", "clip_b", "random_mask"):
+        assert main([*results.train(method), "--set", "training.steps=1"]) == 0
+    source = shutil.copytree(ROOT / "src", tmp_path / "src")
+    file = source / "entropy_dynamics" / "methods" / "clip_b.py"
+    program = "import sys; from entropy_dynamics.cli import main; sys.exit(main())"
+
+    def run(*arguments: str) -> subprocess.CompletedProcess:
+        command = [sys.executable, "-c", program, *arguments, *results.settings, "--set", "training.steps=1"]
+        environment = os.environ | {"PYTHONPATH": str(source)}
+        return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+
+    text = file.read_text()
+    file.write_text(f"{text}\n# a comment\n")
+    checked = run("verify", str(layout.root))
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    file.write_text(text.replace("0.0, mask.float())", "0.5, mask.float())"))
+    assert file.read_text() != text
+    found = run("verify", str(layout.root)).stdout.splitlines()[:-1]
+    runs = f"different config: runs/{MODEL}"
+    assert found == [
+        f"{runs}/clip_b/seed0/config.yaml: made by another version of methods.clip_b",
+        f"{runs}/random_mask/seed0/config.yaml: made by another version of methods.random_mask",
+    ]
+    of_run = [
+        "--scale",
+        "smoke",
+        "--results",
+        str(results.folder),
+        "--model",
+        MODEL,
+        "--method",
+        "clip_b",
+        "--seed",
+        "0",
+    ]
+    refused = run("evaluate", *of_run, "--temperatures", "0.3")
+    assert refused.returncode == 2
+    assert "made from something else: made by another version of methods.clip_b; delete it" in refused.stderr
