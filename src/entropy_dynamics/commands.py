@@ -334,7 +334,8 @@ def prompt(options: argparse.Namespace) -> None:
         about = f"{count} tokens (limit {config.sampling.max_prompt_tokens})"
     else:
         text = preview_prompt(problem, config.model.prompt_format)
-        about = f"a preview, since there is no tokenizer in {directory}"
+        made = layout.command(f"model --model {options.model} --seed {directory.name.removeprefix('seed')}")
+        about = f"a preview, since there is no tokenizer in {directory}; make it with: {made}"
     print(f"{problem.id} of {name}: {about}", file=sys.stderr, flush=True)
     print(text, end="" if text.endswith("\n") else "\n")
 

@@ -1,5 +1,6 @@
 """Names of all files under `results/<scale>/`; workflow rules pass wildcards such as "{model}" as arguments."""
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +27,12 @@ class Layout:
     @classmethod
     def of(cls, scale: str, results: Path | str = "results") -> "Layout":
         return cls(Path(results) / scale)
+
+    def command(self, stage: str) -> str:
+        """The command of a stage for these results, as messages name it."""
+        results = self.root.parent
+        elsewhere = f" --results {shlex.quote(str(results))}" if results != Path("results") else ""
+        return f"entropy-dynamics {stage} --scale {self.root.name}{elsewhere}"
 
     @property
     def data(self) -> Path:

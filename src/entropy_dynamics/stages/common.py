@@ -26,26 +26,26 @@ def check_inputs(layout: Layout, target: Path, inputs: Mapping[Path, str]) -> No
 
     `target` is the stage's own output, which Snakemake can make together with all of its inputs.
     """
-    scale, results = layout.root.name, layout.root.parent
-    options = f"--scale {scale}" + f" --results {results}" * (results != Path("results"))
-    everything = f"; all that is missing: snakemake --config scale={scale} -- {target}" * (results == Path("results"))
+    snakemake = f"; all that is missing: snakemake --config scale={layout.root.name} -- {target}"
+    everything = snakemake * (layout.root.parent == Path("results"))
     for path, command in inputs.items():
         if not path.exists():
-            raise UserError(f"no {path}; make it with: entropy-dynamics {command} {options}{everything}")
+            raise UserError(f"no {path}; make it with: {layout.command(command)}{everything}")
 
 
 def check_replaceable(result: Path, stage: str, config: Config | Mapping[str, Any]) -> None:
     """Raise UserError if `result` exists and was made with other settings. (Snakemake removes outputs before a job.)"""
-    if not result.is_file():
-        return
+    if result.is_file() and settings_when_made(result, stage) != settings_of(stage, config):
+        raise UserError(f"{result} was made with another config; give another folder to keep both, or delete it")
+
+
+def settings_when_made(result: Path, stage: str) -> dict[str, Any] | None:
+    """The `settings_of` a stage when it made an existing result; None if there is no record of them."""
     record = record_of(result) if result.suffix == ".parquet" else result
     if record.name == CONFIG:
         content = read_yaml(record)
-        made_with = settings_of(stage, content) if isinstance(content, dict) else None
-    else:
-        made_with = read_json(record).get("config") if record.is_file() else None
-    if made_with != settings_of(stage, config):
-        raise UserError(f"{result} was made with another config; give another folder to keep both, or delete it")
+        return settings_of(stage, content) if isinstance(content, dict) else None
+    return read_json(record).get("config") if record.is_file() else None
 
 
 def make_prompts(
