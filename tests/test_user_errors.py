@@ -98,6 +98,7 @@ def test_seeds(refused, seed):
     ("arguments", "message"),
     [
         (("trian",), "unknown command 'trian'; did you mean 'train'?"),
+        (("trian", "train"), "unknown command 'trian'; did you mean 'train'?"),
         (("plan", "--target", "method"), "unknown value of --target, 'method'; did you mean 'methods'?"),
         (("--verzion",), "unrecognized arguments: --verzion; did you mean '--version'?"),
         (("train",), "the following arguments are required: --model, --method, --seed"),
@@ -169,7 +170,8 @@ def test_seeds(refused, seed):
         ),
         (
             ("problems", "--scale", "smoke", "--set", "data.evaluation.dapo500.size=100000"),
-            "data.evaluation.dapo500.size: 100000 leaves nothing of the 240 problems to train on",
+            "data.evaluation.dapo500.size: 100000 leaves nothing of the 240 problems to train on; set lower: "
+            "data.evaluation.dapo500.size, data.evaluation.validation.size",
         ),
         (
             ("problems", "--scale", "smoke", "--set", "data.train={source: hub, repository: a/b, revision: main}"),

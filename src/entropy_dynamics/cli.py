@@ -159,7 +159,7 @@ class _Parser(argparse.ArgumentParser):
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     words, parser = list(sys.argv[1:] if arguments is None else arguments), _parser()
     first = next((place for place, word in enumerate(words) if word in parser.get_default("commands")), 0)
-    if any(word.partition("=")[0] not in ("--version", "--help", "-h") for word in words[:first]):
+    if first and words[0].startswith("-") and words[0] not in ("--version", "--help", "-h"):
         command = [words[first], *words[:first], *words[first + 1 :]]
         raise UserError(f"options follow their command: {parser.prog} {shlex.join(command)}")
     options, unknown = parser.parse_known_args(words)
