@@ -1,5 +1,6 @@
 """Helpers shared by stages: preliminary checks, prompts, grades, and tables with their provenance."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -46,6 +47,22 @@ def settings_when_made(result: Path, stage: str) -> dict[str, Any] | None:
         content = read_yaml(record)
         return settings_of(stage, content) if isinstance(content, dict) else None
     return read_json(record).get("config") if record.is_file() else None
+
+
+def new_settings(result: Path, stage: str, settings: Mapping[str, Any]) -> list[str]:
+    """The settings of a stage that are not those of its existing result, as 'key old -> new'."""
+    was = settings_when_made(result, stage)
+    if not was:
+        return []
+    if re.fullmatch(r"T[\d.]+", result.parent.name):  # samples at another temperature than the config's
+        was = was | {"evaluation.temperature": settings["evaluation.temperature"]}
+    changed = []
+    for key in dict.fromkeys([*was, *settings]):
+        old, new = was.get(key), settings.get(key)
+        if old != new:
+            is_hash = re.fullmatch("[0-9a-f]{16,}", str(new or old))  # of a version of code
+            changed.append(f"{key.removeprefix('versions.')} changed" if is_hash else f"{key} {old} -> {new}")
+    return changed
 
 
 def make_prompts(
