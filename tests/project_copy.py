@@ -1,10 +1,13 @@
 """A copy of the project, so that a test can run the workflow as a user does and have its `results/` to itself."""
 
+import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
+from entropy_dynamics.client import SERVER
 from preloaded import program
 
 ROOT = Path(__file__).parents[1]
@@ -22,6 +25,14 @@ def copy_project(folder: Path) -> Path:
     assert removed == 1  # an entry for both methods
     claims.write_text(text)
     return folder
+
+
+def with_package(project: Path) -> dict[str, str]:
+    """Copy the package into a project, for code of a test's own, and return an environment whose commands use it."""
+    shutil.copytree(ROOT / "src", project / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    others = {name: value for name, value in os.environ.items() if name != SERVER}  # which has the package of the tests
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return others | {"PYTHONPATH": str(project / "src"), "PATH": path}
 
 
 def snakemake(project: Path, *arguments: str) -> subprocess.CompletedProcess:

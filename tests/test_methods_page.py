@@ -1,9 +1,11 @@
 """The method of docs/methods.md does what it says, with the parameters of its YAML."""
 
 import re
+import subprocess
 import sys
 from types import ModuleType
 
+import pandas as pd
 import pytest
 import torch
 import yaml
@@ -11,6 +13,7 @@ import yaml
 from conftest import ROOT
 from entropy_dynamics import methods
 from entropy_dynamics.core.token_stats import token_stats
+from project_copy import copy_project, with_package
 
 PAGE = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
 
@@ -31,3 +34,19 @@ def test_the_method_drops_sure_tokens_of_correct_answers(confident):
     advantages = torch.tensor([[1.0, 1.0], [-1.0, -1.0]])
     weights = confident.token_weights(stats, advantages, torch.ones(2, 2))
     assert weights.tolist() == [[0, 1], [1, 1]]
+
+
+def test_its_run_ends(tmp_path):
+    """The page's files and its command, at the smoke scale."""
+    project = copy_project(tmp_path)
+    environment = with_package(project)
+    for language in ("python", "yaml"):
+        text = re.search(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)[1]
+        (project / re.match(r"# (\S+)", text)[1]).write_text(text)
+    target = re.search(r"`snakemake (\S+/metrics.parquet)`", PAGE)[1].replace("laptop", "smoke")
+    command = ["snakemake", target, "--config", "scale=smoke"]
+    done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    metrics = pd.read_parquet(project / target)
+    assert len(metrics) == 4
+    assert metrics["clip_fraction"].between(0, 1).all()

@@ -9,6 +9,8 @@ from datetime import datetime
 from types import SimpleNamespace
 
 import pytest
+from snakemake.common import NOTHING_TO_BE_DONE_MSG
+from snakemake.exceptions import LockException
 from snakemake_interface_logger_plugins.common import LogEvent
 
 import snakemake_logger_plugin_progress as progress
@@ -62,6 +64,76 @@ def test_without_a_record_the_time_left_follows_from_the_jobs_so_far(log, capsys
         "[1/4] pass_rates  3 min left",
         "[2/4] train grpo seed 0 m  4 min left",
         "a warning",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("stats", "line"),
+    [
+        ({"train": 1}, "1 job, a training run  < 1 min left"),
+        ({"draw": 1}, "1 job  < 1 min left"),
+        ({"draw": 2}, "2 jobs  < 1 min left"),
+        ({"draw": 1, "train": 1}, "2 jobs, 1 of them a training run  < 1 min left"),
+        ({"draw": 4, "train": 4}, "8 jobs, 4 of them training runs  2 min left"),
+    ],
+)
+def test_the_first_line_counts_as_people_do(log, capsys, tmp_path, stats, line):
+    progress.expect(tmp_path / "jobs.jsonl", [], {"train": 25, "draw": 2}, threads=1)
+    log.emit(LogEvent.RUN_INFO, stats=stats | {"total": sum(stats.values())})
+    assert capsys.readouterr().err == f"{line}\n"
+
+
+@pytest.mark.parametrize(
+    ("message", "line"),
+    [
+        (NOTHING_TO_BE_DONE_MSG, NOTHING_TO_BE_DONE_MSG),
+        ("Unlocked working directory.", "Unlocked working directory."),
+        (f"LockException:\n{LockException()}", progress.UNLOCK),
+    ],
+    ids=["nothing", "unlocked", "locked"],
+)
+def test_what_snakemake_says_of_the_whole_is_one_line(log, capsys, message, line):
+    log.emit(None, message=message)
+    assert capsys.readouterr().err == f"{line}\n"
+
+
+def test_a_dry_run_says_what_repeats_how_many_jobs(log, capsys, tmp_path, monkeypatch):
+    """A job that follows from others has their causes; a job that two changes repeat counts for each."""
+
+    def job(id, rule, reason, input=(), output=()):
+        of_job = {"rule_name": rule, "reason": reason, "input": input, "output": output, "wildcards": {}}
+        log.emit(LogEvent.JOB_INFO, message="not shown", jobid=id, **of_job)
+
+    def changes(word, outputs):
+        return [f"mu of {outputs[0]} 2.0 -> 2.1"] if word == "b2" else []
+
+    monkeypatch.setattr(progress.os, "cpu_count", lambda: 2)
+    progress.expect(tmp_path / "jobs.jsonl", ["table1"], {"train": 60, "table1": 2}, threads=1, changes=changes)
+    log.handler.common_settings.dryrun, log.handler.common_settings.verbose = True, False
+    log.handler.setFormatter(logging.Formatter("%(message)s"))
+    stats = {"stats": {"train": 4, "table1": 1, "total": 5}}
+    log.emit(LogEvent.RUN_INFO, message="Job stats", **stats)
+    changed = "Params have changed since last execution: Union of exclusive params before and now across all output: "
+    job(1, "train", f"{changed}before: 'a1','x' now: 'b2' ", output=["one"])
+    job(2, "train", f"Updated input files: data; {changed}before: 'a3' now: 'b2' ", output=["two"])
+    job(3, "train", "Missing output files: three", output=["three"])  # as a dry run of Snakemake gives reasons
+    job(4, "train", "Input files updated by another job: three", ["three"], ["four"])
+    job(5, "table1", "Input files updated by another job: one, four", ["one", "four", "claims"], ["table1.md"])
+    lists = "before: '--set n=1 --set m=1',['A', 'B'] now: '--set n=1 --set m=2',['A', 'C c'] "
+    job(6, "figure1", f"{changed}{lists}", output=["x"])
+    job(7, "figure2", "Set of input files has changed since last execution", output=["y"])
+    job(8, "default", "Input files updated by another job: table1.md", ["table1.md"])
+    log.emit(None, message="Reasons: ...")
+    log.emit(LogEvent.RUN_INFO, message="Job stats", **stats)
+    assert capsys.readouterr().err.splitlines() == [
+        "Job stats",
+        "mu of one 2.0 -> 2.1: 2 jobs, 1 of them a training run  1 min",
+        "data has changed: 1 job, a training run  < 1 min",
+        "mu of two 2.0 -> 2.1: 1 job, a training run  < 1 min",
+        "not there yet: 3 jobs, 2 of them training runs  1 min",
+        "m=1, 'B' -> m=2, 'C c': 1 job  0 min",
+        "made from other files: 1 job  0 min",
+        "in all: 7 jobs, 4 of them training runs  2 min",
     ]
 
 
@@ -126,7 +198,7 @@ def test_on_a_cluster_pending_jobs_are_not_running_and_queue_time_is_no_duration
     assert capsys.readouterr().err.splitlines()[1:] == [
         "[1/4] train grpo seed 0 m  1 running, 2 pending  2 min left",  # of 3 x 2, 1 done; two at a time
         "train grpo seed 2 m: ends early, at a checkpoint; the same command resumes it",
-        "[2/4] train grpo seed 1 m  2 running, 0 pending  0 min left",  # of 2 x 2, nearly all done
+        "[2/4] train grpo seed 1 m  2 running, 0 pending  < 1 min left",  # of 2 x 2, nearly all done
     ]
 
 

@@ -178,7 +178,9 @@ def test_the_command_without_a_tokenizer_shows_the_messages(command, tmp_path):
     (Layout.of("laptop", tmp_path).model(MODEL, 0) / "tokenizer_config.json").unlink()
     code, out, err = command("--problem", "short")
     assert (code, out) == (0, f"[system]\n{SYSTEM}\n[user]\n1+2\n")
+    made = f"model --model {MODEL} --seed 0 --scale laptop --results {tmp_path}"
     assert err.startswith("short of train: a preview, since there is no tokenizer in ")
+    assert err.endswith(f"; make it with: entropy-dynamics {made}\n")
 
 
 def test_the_command_names_the_nearest_problem(command):

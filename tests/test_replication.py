@@ -220,6 +220,7 @@ def test_runs_that_share_seeds_say_so_and_use_their_correlation(compare, scale, 
     assert rows["a"][-3:-1] == [f"1 [{1 - half:.3g}, {1 + half:.3g}]", f"{half:.3g}"]
     said = "Seeds:    up to 4 are in both runs, so these are not independent: estimates correlate at 0.64"
     assert (said in summary) == shares
+    assert ("Scales:   laptop and desk: other models or problems" in summary) == (not shares)
 
 
 def test_effects_by_seed_are_those_of_the_published_counts():

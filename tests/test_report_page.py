@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 from types import SimpleNamespace
@@ -275,6 +276,19 @@ def test_a_table_on_the_page_has_the_seeds_that_there_are(live):
     assert "seeds so far" not in write_report(live).read_text()
     more = Results(live.root, SCALE, SEEDS | {"tables": 3}, live.configs, live.experiments)
     assert "<b>1 of 3 seeds so far, no interval.</b>" in write_report(more).read_text()
+
+
+def test_only_countdown_can_be_asked(live):
+    """Of a training set in a file, no problem can be graded without its answer."""
+    assert '<form id="ask"' in write_report(live).read_text()
+    scale = live.configs / f"scale/{SCALE}.yaml"
+    text = scale.read_text()
+    scale.write_text(text.replace("train: {size: 240}", "train: {source: file, path: mine.jsonl, task: math}"))
+    page = write_report(replace(live)).read_text()
+    scale.write_text(text)
+    assert "Samples, token by token" in page
+    assert "Ask two policies" not in page
+    assert 'getElementById("ask")' not in page
 
 
 def canned(query):

@@ -12,9 +12,11 @@ from entropy_dynamics.cli import main
 from entropy_dynamics.config import load_config, read_config
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.storage import save_policy
+from entropy_dynamics.results.files import write_json
 from entropy_dynamics.results.layout import CONFIG, FACTS, Layout, record_of
 from entropy_dynamics.sampling.native import NativeSampler
 from entropy_dynamics.stages import train as train_stage
+from entropy_dynamics.stages.common import new_settings
 from entropy_dynamics.stages.theory import check_logit_steps
 from entropy_dynamics.tasks import Problem
 from entropy_dynamics.tasks.files import write_problems
@@ -88,3 +90,16 @@ def test_what_cannot_be_written_is_said_before_the_first_step(small_results, mon
     monkeypatch.setattr(Trainer, "step", lambda *_: pytest.fail("trains"))
     assert main(small_results.train("grpo")) == 2
     assert capsys.readouterr().err == "error: cannot be written\n"
+
+
+@pytest.mark.parametrize("folder", ["seed0", "seed0/T1.3"])
+def test_what_is_new_in_the_settings_of_samples(tmp_path, folder):
+    """Those at a temperature of their own are not made again for another one of the config."""
+    file = tmp_path / folder / "aime24.parquet"
+    now = {"evaluation.temperature": 0.7, "a.b": [1, 3], "same": None, "versions.methods/clip_b.py": "0" * 63 + "2"}
+    assert new_settings(file, "evaluate", now) == []  # no record
+    was = {"evaluation.temperature": 1.3, "a.b": [1, 2], "same": None, "versions.methods/clip_b.py": "0" * 63 + "1"}
+    write_json(record_of(file), {"config": was})
+    others = ["a.b [1, 2] -> [1, 3]", "methods/clip_b.py changed"]
+    temperature = ["evaluation.temperature 1.3 -> 0.7"] if folder == "seed0" else []
+    assert new_settings(file, "evaluate", now) == temperature + others

@@ -1,5 +1,7 @@
 """Mistakes on the command line: one line on stderr, exit code 2, nothing written."""
 
+import errno
+import os
 import shutil
 from pathlib import Path
 
@@ -96,9 +98,30 @@ def test_seeds(refused, seed):
     ("arguments", "message"),
     [
         (("trian",), "unknown command 'trian'; did you mean 'train'?"),
+        (("trian", "train"), "unknown command 'trian'; did you mean 'train'?"),
         (("plan", "--target", "method"), "unknown value of --target, 'method'; did you mean 'methods'?"),
         (("--verzion",), "unrecognized arguments: --verzion; did you mean '--version'?"),
         (("train",), "the following arguments are required: --model, --method, --seed"),
+        (
+            ("--scale", "desk", "train", *RUN),
+            f"options follow their command: entropy-dynamics train --scale desk {' '.join(RUN)}",
+        ),
+        (("--table", "compare", "a", "b"), "options follow their command: entropy-dynamics compare --table a b"),
+        (
+            ("plan", "--colour"),
+            "unrecognized arguments: --colour; the options are --scale, --results, --set, --markdown, ",
+        ),
+        (("pass_rates", "--model", MODEL), "the scale names the model; for another one: --set pass_rates.model=NAME"),
+        (("plan", "scale=desk"), "unrecognized arguments: scale=desk; did you mean '--scale=desk'?"),
+        (("plan", "seeds.tables=5"), "unrecognized arguments: seeds.tables=5; did you mean '--set seeds.tables=5'?"),
+        (
+            ("plan", "--set", "seeds.tables", "5"),
+            "argument --set: 'seeds.tables' has no value; write --set seeds.tables=VALUE",
+        ),
+        (
+            ("plan", "--set", "seeds.tables: 5"),
+            "argument --set: 'seeds.tables: 5' has no value; write --set seeds.tables=5",
+        ),
         (("config", *RUN, "--set"), "argument --set: expected one argument"),
         (("config", "--model", "clip_v", "--method", "qwen3-4b-base"), "unknown model 'clip_v'"),
         (("draw", "../table1"), "unknown table or figure '../table1'; did you mean 'table1'?"),
@@ -123,16 +146,32 @@ def test_seeds(refused, seed):
             ("problems", *from_files("x.jsonl")),
             "data.train: x.jsonl: no such .jsonl or .parquet file of problems",
         ),
-        (("prompt", "--model", MODEL), "train.parquet: no such file; create it with: entropy-dynamics problems"),
+        (
+            ("prompt", "--model", MODEL),
+            "train.parquet: no such file; create it with: entropy-dynamics problems --scale laptop",
+        ),
+        (("prompt", "--model", MODEL, "--scale", "paper"), "create it with: entropy-dynamics problems --scale paper"),
+        (
+            ("prompt", "--model", MODEL, "--results", "my results"),
+            "entropy-dynamics problems --scale laptop --results 'my results'",
+        ),
+        (
+            ("summary", "results/desk"),
+            "no file results/desk/claims.json; make it with: entropy-dynamics claims --scale desk",
+        ),
         (("problems", *from_files("x.jsonl", "maths")), "data.train: unknown task 'maths'; did you mean 'math'?"),
         (("watch", "--port", "99999"), "argument --port: '99999' is not a port, 0 to 65535"),
         (("pass-at-k", "x.jsonl", "--power", "500"), "argument --power: '500' is not a number of points, up to 100"),
         (("entropy-check", "nan"), "argument VALUE: 'nan' is not a finite number"),
         (("summary", "/"), "argument FOLDER: '/' is not the folder of a scale, such as results/laptop"),
-        (("problems", "--results", "configs/base.yaml"), "Not a directory: 'configs/base.yaml/laptop/data'"),
+        (
+            ("problems", "--results", "configs/base.yaml"),
+            "Not a directory: 'configs/base.yaml/laptop/data'; a part of this path is a file; name a folder",
+        ),
         (
             ("problems", "--scale", "smoke", "--set", "data.evaluation.dapo500.size=100000"),
-            "data.evaluation.dapo500.size: 100000 leaves nothing of the 240 problems to train on",
+            "data.evaluation.dapo500.size: 100000 leaves nothing of the 240 problems to train on; set lower: "
+            "data.evaluation.dapo500.size, data.evaluation.validation.size",
         ),
         (
             ("problems", "--scale", "smoke", "--set", "data.train={source: hub, repository: a/b, revision: main}"),
@@ -147,6 +186,23 @@ def test_seeds(refused, seed):
 )
 def test_commands(refused, arguments, message):
     assert message in refused(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("code", "remedy"),
+    [
+        (errno.EACCES, "change its permissions or name another folder, for results with --results FOLDER"),
+        (errno.EPERM, "change its permissions or name another folder, for results with --results FOLDER"),
+        (errno.EROFS, "name another folder, for results with --results FOLDER"),
+        (errno.ENOSPC, "free some space, and run the same command again"),
+    ],
+)
+def test_a_folder_that_cannot_be_written(refused, monkeypatch, code, remedy):
+    def fails(*_, **__):
+        raise OSError(code, os.strerror(code), "results/laptop")
+
+    monkeypatch.setattr(Path, "mkdir", fails)  # permissions do not stop root
+    assert refused("problems") == f"{os.strerror(code)}: 'results/laptop'; {remedy}"
 
 
 ONE_PROBLEM = b'{"id": 1, "problem": "1+1", "answer": 2}\n'

@@ -34,6 +34,16 @@ from synthetic_results import MODEL
 
 
 @pytest.mark.usefixtures("whole")
+def test_a_long_verification_names_what_is_being_checked(monkeypatch, capsys):
+    monkeypatch.setattr("entropy_dynamics.verification.findings.LOG_EVERY_SECONDS", 0.0)
+    assert main(["verify", "results/smoke"]) == 0
+    shown = [line.removeprefix("checking ") for line in capsys.readouterr().err.splitlines()]
+    folders = ["data", "models", "pass_rates", "runs", "evaluations", "tables", "figures", "claims.json"]
+    assert list(dict.fromkeys(path.partition("/")[0] for path in shown)) == folders
+    assert short(AIME24) in shown
+
+
+@pytest.mark.usefixtures("whole")
 def test_untouched_results_are_sound_and_stay_untouched(verify):
     before = hashes()
     code, findings, summary = verify("--scale", SCALE)

@@ -48,10 +48,10 @@ def test_answers_have_the_probabilities_of_the_policy(watched, method):
     responses = asked(address, method=method)
     assert len(responses) == 4
     model, tokenizer = load_policy(layout.policy(MODEL, method, 0))
-    turns = [{"role": "user", "content": "3,4,7,9=3"}]
+    turns = [{"role": "user", "content": "9,4,7,3=3"}]
     prompt = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
     for response in responses:
-        assert response["prompt"] == "3,4,7,9=3: make 3 from 3, 4, 7, 9"
+        assert response["prompt"] == "9,4,7,3=3: make 3 from 9, 4, 7, 3"
         ids = torch.tensor([tokenizer.encode(prompt + "".join(response["t"]), add_special_tokens=False)])
         with torch.no_grad():
             logp = model(ids).logits[0, :-1].log_softmax(-1)

@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 import yaml
 from safetensors.numpy import load_file
+from snakemake.common import NOTHING_TO_BE_DONE_MSG
 
 from entropy_dynamics.analysis.experiments import load_experiment
 from entropy_dynamics.cli import main
@@ -25,14 +26,23 @@ TABLES = ("table1", "table3", "table4")
 FIGURES = ("data_filter", "theory_check", "corollary4", *(f"figure{number}" for number in range(1, 7)))
 
 
-def planned(project: Path, *arguments: str) -> dict[str, int]:
-    """The jobs of a dry run: rule -> count."""
+def dry_run(project: Path, *arguments: str) -> tuple[dict[str, int], dict[str, str]]:
+    """The jobs of a dry run, rule -> count; and the jobs of each cause, as it shows them."""
     run = snakemake(project, *arguments, "--dry-run")
     assert run.returncode == 0, run.stderr
-    stats = re.search(r"Job stats:\njob +count\n[- ]+\n(.*?)\n\n", run.stdout + run.stderr, re.DOTALL)
+    stats = re.search(r"Job stats:\njob +count\n[- ]+\n(.*?)\n\n(.*)", run.stdout + run.stderr, re.DOTALL)
     if stats is None:
-        return {}
-    return {name: int(count) for name, count in (line.split() for line in stats[1].splitlines()) if name != "total"}
+        assert NOTHING_TO_BE_DONE_MSG in run.stderr
+        return {}, {}
+    jobs = {name: int(count) for name, count in (line.split() for line in stats[1].splitlines()) if name != "total"}
+    causes = dict(line.rsplit(": ", 1) for line in stats[2].splitlines())
+    total = sum(jobs.values()) - jobs.get("default", 0)
+    assert causes.pop("in all").startswith(f"{total} job{'s' * (total > 1)}")
+    return jobs, causes
+
+
+def planned(project: Path, *arguments: str) -> dict[str, int]:
+    return dry_run(project, *arguments)[0]
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +89,7 @@ def test_every_job_is_recorded(results):
 
 def test_table1_and_its_figures_come_first_and_each_table_follows_its_runs(project):
     """By priority: in which order jobs finish depends on the cores, too."""
-    shown = snakemake(project, "--forceall", "--dry-run")
+    shown = snakemake(project, "--forceall", "--dry-run", "--verbose")
     pattern = r"^rule (\w+):.*?\n    jobid: \d+\n(.*?)    resources: "
     jobs = re.findall(pattern, shown.stdout + shown.stderr, re.MULTILINE | re.DOTALL)
     priorities = {
@@ -187,7 +197,7 @@ NEW_CLAIM = """  - id: figure5_again
 
 
 @pytest.mark.parametrize(
-    ("edits", "needed"),
+    ("edits", "needed", "why"),
     [
         (
             [
@@ -197,6 +207,7 @@ NEW_CLAIM = """  - id: figure5_again
                 ("configs/machine.yaml", "overrides: []", "training: {tokens_per_micro_batch: 2000, keep_steps: [2]}"),
             ],
             {},
+            {},
         ),
         (
             [
@@ -204,18 +215,48 @@ NEW_CLAIM = """  - id: figure5_again
                 ("experiments/claims.yaml", CLAIM, NEW_CLAIM + CLAIM),
             ],
             {"gains": 1, "claims": 1, "report": 1},
+            {"not there yet": "2 jobs", "experiments/claims.yaml has changed": "2 jobs"},
         ),
-        ([("configs/scale/smoke.yaml", "extras: 1", "extras: 2")], {"model": 1, "pass_rates": 1, "train": 13}),
-        ([("configs/method/clip_v.yaml", "max_frac: 0.05", "max_frac: 0.04")], {"train": 2 + 3, "temperatures": 2}),
-        ([("configs/method/clip_v.yaml", "label: Clip_V", "label: Clip V")], {"table1": 1}),
-        ([("configs/scale/smoke.yaml", "low: 0.0", "low: 0.01")], ALL_RUNS),
-        ([("configs/scale/smoke.yaml", "aime24: 4,", "aime24: 5,")], {"evaluate": 2} | ALL_RUNS),
+        (
+            [("configs/scale/smoke.yaml", "extras: 1", "extras: 2")],
+            {"model": 1, "pass_rates": 1, "train": 13},
+            {"not there yet": "13 of them training runs", "seeds.extras=1 -> seeds.extras=2": "15 jobs"},
+        ),
+        (
+            [("configs/method/clip_v.yaml", "max_frac: 0.05", "max_frac: 0.04")],
+            {"train": 2 + 3, "temperatures": 2},
+            {"method.params.max_frac 0.05 -> 0.04": "5 of them training runs"},
+        ),
+        (
+            [("configs/method/clip_v.yaml", "label: Clip_V", "label: Clip V")],
+            {"table1": 1},
+            {"'Clip_V' -> 'Clip V'": r"^\d+ jobs"},
+        ),
+        (
+            [("configs/scale/smoke.yaml", "low: 0.0", "low: 0.01")],
+            ALL_RUNS,
+            {"pass_rates.low 0.0 -> 0.01": "25 of them training runs", "0.0 -> 0.01": "2 jobs"},
+        ),
+        (
+            [("configs/scale/smoke.yaml", "aime24: 4,", "aime24: 5,")],
+            {"evaluate": 2} | ALL_RUNS,
+            {"evaluation.samples.aime24 4 -> 5": "25 of them training runs"},
+        ),
+        (
+            [("configs/scale/smoke.yaml", "train: {size: 240}", "train: {size: 250}")],
+            {"problems": 1, "model": 2, "pass_rates": 1, "evaluate": 2, "theory": 1} | ALL_RUNS,
+            {"data.train.size 240 -> 250": "25 of them training runs"},
+        ),
     ],
-    ids=["nothing", "table and claim", "seed", "method", "label", "filter", "evaluation"],
+    ids=["nothing", "table and claim", "seed", "method", "label", "filter", "evaluation", "problems"],
 )
-def test_an_edit_reruns_what_uses_the_setting(project, edits, needed):
+def test_an_edit_reruns_what_uses_the_setting(project, edits, needed, why):
     with edited(project, *edits):
-        jobs = planned(project)
+        jobs, causes = dry_run(project)
+    assert len(causes) == len(why)
+    for (named, repeated), (cause, said) in zip(sorted(causes.items()), sorted(why.items()), strict=True):
+        assert named == cause
+        assert re.search(rf"{said}  (< 1|\d+) min$", repeated)
     assert {name: count for name, count in jobs.items() if name not in DRAWN - needed.keys()} == needed
     if not needed:
         assert jobs == {}
@@ -295,7 +336,7 @@ def test_each_job_requests_the_nodes_and_threads_of_its_own_model(tmp_path):
     machine = "{for: {scale: paper, model: qwen2.5-14b-instruct}, hardware: {nodes: 2, ranks: 16}}"
     (project / "configs/machine.yaml").write_text(f"overrides: [{machine}]\n")
     runs = [f"results/paper/runs/{model}/grpo/seed0/metrics.parquet" for model in ("qwen2.5-14b-instruct", MODEL)]
-    run = snakemake(project, *runs, "--dry-run", "--cores", "64", "--config", "scale=paper")
+    run = snakemake(project, *runs, "--dry-run", "--verbose", "--cores", "64", "--config", "scale=paper")
     assert run.returncode == 0, run.stderr
     pattern = r"^rule train:.*?model=([^,]+).*?threads: (\d+)\n +resources: (.*?)$"
     jobs = re.findall(pattern, run.stdout + run.stderr, re.MULTILINE | re.DOTALL)

@@ -5,11 +5,13 @@ The command line. Workflow rules run these commands. Options of one: `entropy-dy
 
 import argparse
 import atexit
+import errno
 import io
 import math
 import os
 import re
 import select
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -29,6 +31,15 @@ EXTRAS = {  # extra of this project -> packages that come with it
     "internlm3": "sentencepiece google",  # google: protobuf
     "reasoning-gym": "reasoning_gym",
 }
+
+REMEDIES = {  # of a system call's errors
+    errno.EACCES: "change its permissions or name another folder, for results with --results FOLDER",
+    errno.EROFS: "name another folder, for results with --results FOLDER",
+    errno.ENOSPC: "free some space, and run the same command again",
+    errno.ENOTDIR: "a part of this path is a file; name a folder",
+    errno.EISDIR: "name a file",
+}
+REMEDIES |= {errno.EPERM: REMEDIES[errno.EACCES], errno.EDQUOT: REMEDIES[errno.ENOSPC]}
 
 
 T = TypeVar("T")
@@ -101,10 +112,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"the GPU is out of memory ({str(error).splitlines()[0]}); lower training.tokens_per_micro_batch or "
             "sampling.batch_size, set training.activation_checkpointing=full, or raise hardware.ranks"
         )
-    except OSError as error:  # a full disk, a read-only folder
+    except OSError as error:
         if isinstance(error, BrokenPipeError) and _nobody_reads():
             return 128 + signal.SIGPIPE
-        return _failed(error)
+        return _failed(_described(error))
     except KeyboardInterrupt:
         if not launched():  # the process that started the ranks reports it
             print("interrupted; no partial file was left behind", file=sys.stderr)
@@ -114,6 +125,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _failed(error: object) -> int:
     print("error:", error, file=sys.stderr)
     return 2
+
+
+def _described(error: OSError) -> str:
+    """What is wrong with which file, and what would be right."""
+    reason = error.strerror or str(error) or type(error).__name__
+    file = f": {os.fsdecode(error.filename)!r}" if error.filename is not None else ""
+    remedy = REMEDIES.get(error.errno or 0)
+    return f"{reason}{file}" + f"; {remedy}" * bool(remedy)
 
 
 def _nobody_reads() -> bool:
@@ -138,13 +157,24 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    options, unknown = _parser().parse_known_args(arguments)
+    words, parser = list(sys.argv[1:] if arguments is None else arguments), _parser()
+    first = next((place for place, word in enumerate(words) if word in parser.get_default("commands")), 0)
+    if first and words[0].startswith("-") and words[0] not in ("--version", "--help", "-h"):
+        command = [words[first], *words[:first], *words[first + 1 :]]
+        raise UserError(f"options follow their command: {parser.prog} {shlex.join(command)}")
+    options, unknown = parser.parse_known_args(words)
     if unknown:
         known = re.findall(r"--([\w-]+)", options.parser.format_usage())
-        option = re.fullmatch("--([^=]+).*", unknown[0], re.DOTALL)
-        meant = closest(option[1], known) if option else None
-        hint = f"; did you mean '--{meant}'?" if meant else ""
-        raise UserError(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+        name, *value = unknown[0].lstrip("-").split("=", 1)
+        if (options.parser.get_default("command"), name) == ("pass_rates", "model"):
+            hint = "the scale names the model; for another one: --set pass_rates.model=NAME"
+        elif meant := closest(name, known):
+            hint = f"did you mean '{'='.join([f'--{meant}', *value])}'?"
+        elif value and unknown[0][0] != "-" and "set" in known:
+            hint = f"did you mean '--set {unknown[0]}'?"
+        else:
+            hint = f"the options are {', '.join(f'--{option}' for option in known)}"
+        raise UserError(f"unrecognized arguments: {' '.join(unknown)}; {hint}")
     return options
 
 
@@ -153,6 +183,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.set_defaults(parser=parser)
     parser.add_argument("--version", action="store_true", help="print the version")
     stages = parser.add_subparsers(title="commands", metavar="COMMAND")
+    parser.set_defaults(commands=stages.choices)
 
     def command(name: str, about: str) -> argparse.ArgumentParser:
         sub = stages.add_parser(name, help=about, description=about)
@@ -163,7 +194,8 @@ def _parser() -> argparse.ArgumentParser:
         sub = command(name, about)
         sub.add_argument("--scale", default="laptop", help="a scale, by name (default: laptop)")
         sub.add_argument("--results", default="results", help="the results folder (default: results)")
-        sub.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a config value")
+        about = "override a config value"
+        sub.add_argument("--set", action="append", default=[], type=_setting, metavar="KEY=VALUE", help=about)
         if "model" in needs:
             sub.add_argument("--model", required=True, help="a model, by name, such as qwen2.5-7b-instruct")
         if "method" in needs:
@@ -269,6 +301,13 @@ _finite = _type("a finite number", float, math.isfinite)
 _positive = _type("a positive number", float, lambda value: 0 < value < math.inf)
 _temperature = _type("a temperature: 0, which is greedy, or more", float, lambda value: 0 <= value < math.inf)
 _points = _type("a number of points, up to 100", float, lambda value: 0 < value <= 100)
+
+
+def _setting(text: str) -> str:
+    key, *value = re.split(r"[\s:=]+", text, maxsplit=1)
+    if "=" not in text:
+        raise argparse.ArgumentTypeError(f"{text!r} has no value; write --set {key}={''.join(value) or 'VALUE'}")
+    return text
 
 
 def _ending(*suffixes: str) -> Callable[[str], Path]:

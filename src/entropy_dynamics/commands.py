@@ -145,7 +145,7 @@ def model(options: argparse.Namespace) -> None:
         load_torch(config)
         from entropy_dynamics.stages.model import prepare_model
 
-        prepare_model(config, _layout(options), options.seed)
+        print(prepare_model(config, _layout(options), options.seed))
 
 
 def pass_rates(options: argparse.Namespace) -> None:
@@ -158,6 +158,7 @@ def pass_rates(options: argparse.Namespace) -> None:
 
         frame = measure_pass_rates(config, _layout(options), options.seed, ranks)
     if ranks.is_main:
+        print(_layout(options).pass_rates(options.seed))
         kept = config.pass_rates.keeps(frame["rate"])
         print(f"{kept.sum()} of {len(frame)} problems kept; mean pass rate {frame['rate'].mean():.3f}")
 
@@ -174,7 +175,9 @@ def train(options: argparse.Namespace) -> None:
         if ranks is not None:
             from entropy_dynamics.stages.train import train
 
-            train(config, layout, options.method, options.seed, ranks)
+            run = train(config, layout, options.method, options.seed, ranks)
+            if ranks.is_main:
+                print(run, layout.evaluation(options.model, options.method, options.seed), sep="\n")
 
 
 def evaluate(options: argparse.Namespace) -> None:
@@ -184,7 +187,9 @@ def evaluate(options: argparse.Namespace) -> None:
         if ranks is not None:
             from entropy_dynamics.stages.evaluate import evaluate
 
-            evaluate(config, _layout(options), *run, ranks, temperatures=options.temperatures)
+            samples = evaluate(config, _layout(options), *run, ranks, temperatures=options.temperatures)
+            if ranks.is_main:
+                print(*samples, sep="\n")
 
 
 def theory(options: argparse.Namespace) -> None:
@@ -367,7 +372,8 @@ def prompt(options: argparse.Namespace) -> None:
         about = f"{count} tokens (limit {config.sampling.max_prompt_tokens})"
     else:
         text = preview_prompt(problem, config.model.prompt_format)
-        about = f"a preview, since there is no tokenizer in {directory}"
+        made = layout.command(f"model --model {options.model} --seed {directory.name.removeprefix('seed')}")
+        about = f"a preview, since there is no tokenizer in {directory}; make it with: {made}"
     print(f"{problem.id} of {name}: {about}", file=sys.stderr, flush=True)
     print(text, end="" if text.endswith("\n") else "\n")
 

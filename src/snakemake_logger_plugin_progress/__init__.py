@@ -1,11 +1,13 @@
 """A concise Snakemake log: one line per finished job, with the time left and the table or figure that is ready.
 
 Selected by `logger: progress` in the profiles. Warnings, errors and the logs of failed jobs are shown as Snakemake
-formats them; a dry run shows everything. Once the Snakefile has called `expect`, job durations are recorded too.
+formats them. A dry run shows how many jobs there are and why, and with --verbose everything. Once the Snakefile has
+called `expect`, job durations are recorded too.
 """
 
 import json
 import logging
+import os
 import re
 import subprocess
 import sys
@@ -18,15 +20,20 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from snakemake.common import NOTHING_TO_BE_DONE_MSG
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 from snakemake_interface_logger_plugins.common import LogEvent
 
 from entropy_dynamics.distributed.attempts import began, ended_early
 from entropy_dynamics.results.files import read_jobs
+from snakemake_logger_plugin_progress.why import Changes, by_cause
 
 PAGE = "report"  # the rule that writes the page of all results
 PAGE_THERE = f"output files of rule {PAGE} were not present when the DAG was created"  # Snakemake's warning about it
 NO_RULE = re.compile(r"^MissingRuleException.*No rule to produce (.+) \(if you use", re.DOTALL)
+LOCKED = "Directory cannot be locked"  # Snakemake's error
+UNLOCK = "error: another snakemake makes these files, or one was killed; if none runs, type: snakemake --unlock"
+SAID = (NOTHING_TO_BE_DONE_MSG, "Unlocked working directory.")  # shown as they are
 PAGE_SECONDS = 180.0  # after so long, any finished job rewrites the page, as every table and figure does
 PAGE_SECONDS_AT_END = 60.0  # timeout of its command at the end: Snakemake waits, and the file system may hang
 PAGE_SECONDS_TO_END = 10.0  # timeout of the command after SIGTERM
@@ -49,6 +56,7 @@ class Expectation:
     no_rule_for: Callable[[str], str] | None = None  # returns the message about a target that no rule makes
     # The command that rewrites the page of all results, as long as `results` are to come and `PAGE` has not started.
     page: Sequence[str] = ()
+    changes: Changes = lambda *_: []
 
 
 expected = Expectation()
@@ -87,6 +95,7 @@ class LogHandler(LogHandlerBase):
     writes_to_file = has_formatter = needs_rulegraph = False
 
     def __post_init__(self) -> None:
+        self.planned_jobs: dict[int, logging.LogRecord] = {}  # of a dry run, by job id
         self.left: Counter[str] = Counter()  # number of remaining jobs, by rule
         self.seconds: dict[str, list[float]] = defaultdict(list)  # durations of finished jobs, by rule
         self.running: dict[int, Job] = {}  # by job id
@@ -102,11 +111,15 @@ class LogHandler(LogHandlerBase):
         event = getattr(record, "event", None)
         if record.levelno < logging.WARNING and "all" in map(str, self.common_settings.quiet or ()):
             return
-        if expected.no_rule_for and (missing := NO_RULE.search(record.getMessage())):
+        message = record.getMessage()
+        if expected.no_rule_for and (missing := NO_RULE.search(message)):
             _print(f"error: {expected.no_rule_for(missing[1])}")
+        elif LOCKED in message:
+            _print(UNLOCK)
+        elif message in SAID:
+            _print(message)
         elif self.common_settings.dryrun:
-            if event not in (LogEvent.WORKFLOW_STARTED, LogEvent.SHELLCMD) and record.levelno >= logging.INFO:
-                _print(self.format(record))
+            self._dry_run(record, event)
         elif event == LogEvent.RESOURCES_INFO and hasattr(record, "cores") and expected.threads:
             self.concurrent = max(1, record.cores // expected.threads)
         elif event == LogEvent.RESOURCES_INFO and hasattr(record, "nodes"):
@@ -117,7 +130,7 @@ class LogHandler(LogHandlerBase):
             self.page_over = not (self.results and expected.page)
             self.planned = sum(expected.seconds.get(rule, 0.0) * count for rule, count in self.left.items())
             estimate = f"  {self._time_left()}" if expected.seconds else ""
-            _print(f"{self.jobs} jobs, {self.left[COUNTED]} of them training runs{estimate}")
+            _print(f"{_counted(self.left)}{estimate}")
         elif event == LogEvent.JOB_INFO:
             if record.rule_name == PAGE:
                 self._end_page()
@@ -144,6 +157,25 @@ class LogHandler(LogHandlerBase):
                     return
             if PAGE_THERE not in record.getMessage():
                 _print(self.format(record))
+
+    def _dry_run(self, record: logging.LogRecord, event: LogEvent | None) -> None:
+        """Show Snakemake's table of jobs, and at the end their causes."""
+        again = event == LogEvent.RUN_INFO and bool(self.planned_jobs)
+        shown = (event == LogEvent.RUN_INFO and not again) or record.levelno >= logging.WARNING
+        verbose = self.common_settings.verbose and record.levelno >= logging.INFO
+        if shown or (verbose and event not in (LogEvent.WORKFLOW_STARTED, LogEvent.SHELLCMD)):
+            _print(self.format(record))
+        if event == LogEvent.JOB_INFO:
+            self.planned_jobs[record.jobid] = record
+        elif again:
+            self.concurrent = max(1, (os.cpu_count() or 1) // expected.threads) if expected.threads else 1
+            causes = by_cause(self.planned_jobs, expected.changes)
+            every = {job.jobid: job for jobs in causes.values() for job in jobs}
+            for cause, jobs in [*causes.items(), ("in all", every.values())]:
+                rules = Counter(job.rule_name for job in jobs)
+                seconds = sum(expected.seconds.get(rule, 0.0) * count for rule, count in rules.items())
+                estimate = f"  {self._minutes(seconds)}" if expected.seconds else ""
+                _print(f"{cause}: {_counted(rules)}{estimate}")
 
     def _finished(self, job: Job) -> None:
         seconds = time.time() - (job.begun or job.start)
@@ -229,7 +261,20 @@ class LogHandler(LogHandlerBase):
         started = [(job.begun, mean(job.rule)) for job in self.running.values()]
         passed = sum(min(time.time() - begun, expects) for begun, expects in started if begun is not None)
         left = sum(mean(rule) * count for rule, count in self.left.items()) - passed
-        return f"{max(left, 0) / self.concurrent / 60:.0f} min left"
+        return f"{self._minutes(left)} left"
+
+    def _minutes(self, seconds: float) -> str:
+        """The time that jobs of so many seconds in all take together."""
+        minutes = round(max(seconds, 0) / self.concurrent / 60)
+        return f"{minutes} min" if minutes or seconds <= 0 else "< 1 min"
+
+
+def _counted(rules: Counter[str]) -> str:
+    """'12 jobs, 3 of them training runs', from the number of jobs of each rule."""
+    jobs, runs = rules.total(), rules[COUNTED]
+    if jobs == 1:
+        return f"1 job{', a training run' * runs}"
+    return f"{jobs} jobs" + f", {runs} of them {'a training run' if runs == 1 else 'training runs'}" * bool(runs)
 
 
 def _named(rule: str, wildcards: dict[str, str]) -> str:

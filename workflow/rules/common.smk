@@ -33,7 +33,7 @@ from entropy_dynamics.config import (
 )
 from entropy_dynamics.errors import UserError, closest, nearest
 from entropy_dynamics.planning.plan import resources
-from entropy_dynamics.results.layout import CONFIG, PROVENANCE, Layout
+from entropy_dynamics.results.layout import CONFIG, PROBLEMS_REPORT, PROVENANCE, Layout
 from entropy_dynamics.results.provenance import fingerprint
 from snakemake_logger_plugin_progress import expect
 
@@ -120,6 +120,9 @@ def no_rule_for(target):
     results, scale, *_ = *Path(target).parts, "", ""
     if results == "results" and scale != SCALE and scale in known_names("scale"):
         return f"{target} is of another scale than {SCALE}: add --config scale={scale}"
+    name, _, value = target.partition("=")
+    if value and name in Selection.model_fields:
+        return f"no rule makes {target!r}; did you mean --config {target}?"
     if "/" not in target:
         names = [rule.name for rule in workflow.rules if not rule.has_wildcards()]
         return f"no rule makes {target!r}{nearest(target, names)}"
@@ -135,6 +138,7 @@ expect(
     seconds=COSTS | {name: COSTS["draw"] for name in EXPERIMENTS if COSTS},
     threads=SCALE_CONFIG.threads if SCALE_CONFIG.hardware.device == "cpu" else None,
     no_rule_for=no_rule_for,
+    changes=lambda *new: changes(*new),
     page=[Path(sys.executable).with_name("entropy-dynamics").as_posix(), *PAGE.split()],
 )
 
@@ -161,9 +165,26 @@ for model in (PASS_RATE_MODEL, THEORY_MODEL):
     config_of(model)
 
 
+SETTINGS = {}  # fingerprint -> the stage and its settings
+
+
 @cache
 def fingerprint_of(stage, *run):
-    return fingerprint(settings_of(stage, config_of(*run)))
+    own = settings_of(stage, config_of(*run))
+    SETTINGS[name := fingerprint(own)] = stage, own
+    return name
+
+
+def changes(name, outputs):
+    """What is new in a job's settings, if `name` is their fingerprint: 'key old -> new' each."""
+    from entropy_dynamics.stages.common import new_settings
+
+    if name not in SETTINGS:
+        return []
+    records = [file for file in outputs if Path(file).name in (CONFIG, PROBLEMS_REPORT)]
+    stage, own = SETTINGS[name]
+    result = Path((records or outputs)[0])
+    return new_settings(result, stage, own) or [f"settings of {stage}"]
 
 
 def settings(stage, *run):

@@ -3,14 +3,15 @@
 from pathlib import Path
 from typing import Any
 
+from entropy_dynamics.config import known_names
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import read_json
+from entropy_dynamics.results.layout import Layout
 
 # The keys that files of older versions lack.
 DEFAULTS: dict[str, Any] = {"label": "", "topic": "", "unit": "", "ours": False, "scale": None, "range": None}
 DEFAULTS |= {"detectable": None, "paper": None, "by_seed": {}, "reason": "", "statement": "", "place": ""}
 JUDGED = ("verdict", "effect", "low", "high", "seeds")
-REMEDY = "make it again with: entropy-dynamics claims"
 
 
 def verdicts_of(path: Path) -> dict[str, dict[str, Any]]:
@@ -20,11 +21,13 @@ def verdicts_of(path: Path) -> dict[str, dict[str, Any]]:
         path: the file, or the folder that holds it.
     """
     file = path if path.is_file() or path.suffix == ".json" else path / "claims.json"
+    is_scale = file.parent.name in known_names("scale")  # not a published folder
+    command = Layout(file.parent).command("claims") if is_scale else "entropy-dynamics claims"
     if not file.is_file():
-        raise UserError(f"no file {file}; make it with: entropy-dynamics claims")
-    content = read_json(file, REMEDY)
+        raise UserError(f"no file {file}; make it with: {command}")
+    content = read_json(file, remedy := f"make it again with: {command}")
     try:
         own = [entry for entry in content if entry["subject"] == "this run"]
         return {entry["id"]: DEFAULTS | {key: entry[key] for key in JUDGED} | entry for entry in own}
     except (TypeError, KeyError) as error:
-        raise UserError(f"{file} holds no verdicts: {REMEDY}") from error
+        raise UserError(f"{file} holds no verdicts: {remedy}") from error

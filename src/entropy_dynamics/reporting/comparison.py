@@ -36,6 +36,9 @@ def write_comparison(first: Path, second: Path, table: bool = False) -> str:
     named = [f"{labels[claim.id]} ({' → '.join(claim.verdicts)})" for claim in changed]
     named += [f"{labels[claim.id]} (effect)" for claim in apart if claim not in changed]
     lines = [f"Effects:  {effects}; expected: about 97%", f"Power:    {_power(compared)}"]
+    judged = (entry for run in (first, second) for entry in verdicts_of(run).values())
+    if len(scales := dict.fromkeys(entry["scale"] for entry in judged if entry["scale"])) > 1:
+        lines.append(f"Scales:   {' and '.join(scales)}: other models or problems, so neither run replicates the other")
     if (most := max(compared, key=lambda claim: claim.shared)).shared:
         same = f"up to {most.shared} are in both runs, so these are not independent: estimates correlate at"
         lines.append(f"Seeds:    {same} {most.correlation:.2f}, which the intervals and the power use")

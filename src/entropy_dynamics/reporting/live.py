@@ -14,7 +14,7 @@ from entropy_dynamics.analysis.statistics import rounded
 from entropy_dynamics.config import BASE
 from entropy_dynamics.results.files import read_jobs, read_parquet
 from entropy_dynamics.results.layout import Layout
-from entropy_dynamics.tasks.countdown.problems import parse_problem
+from entropy_dynamics.tasks.countdown.problems import as_string
 
 STEP = re.compile(r" (\d+)/(\d+)  entropy ([\d.]+)  accuracy ([\d.]+)")  # a line of training.progress
 SILENT = 600  # seconds without a new line after which a run counts as stopped
@@ -121,7 +121,7 @@ def responses(file: Path, written: int) -> list[dict[str, Any]]:
 def _spoken(prompt: str) -> str:
     """'3,9,7,7=6: make 6 from 3, 9, 7, 7' for a Countdown problem in the toy models' notation."""
     try:
-        numbers, target = parse_problem(prompt)
+        numbers, _, target = as_string(prompt).partition("=")
     except ValueError:
         return prompt
-    return f"{prompt}: make {target} from {', '.join(map(str, numbers.elements()))}"
+    return f"{prompt}: make {target} from {numbers.replace(',', ', ')}"

@@ -11,6 +11,7 @@ from entropy_dynamics.analysis.experiments import FIRST, known_experiments
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.scores import scores_frame
 from entropy_dynamics.analysis.verdicts import VERDICTS
+from entropy_dynamics.config import TRAIN
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.reporting.claims import headlines
 from entropy_dynamics.reporting.comparison import write_comparison
@@ -20,6 +21,7 @@ from entropy_dynamics.reporting.tables import table_values
 from entropy_dynamics.reporting.templates import fill
 from entropy_dynamics.results.files import read_jobs, read_json, write_text
 from entropy_dynamics.results.layout import PROVENANCE, Layout
+from entropy_dynamics.tasks.countdown.problems import CountdownSet
 
 REFERENCES = {"laptop": Path("docs/reference/second")}  # scale -> a published run with other seeds, to compare with
 
@@ -69,6 +71,7 @@ def write_report(results: Results) -> Path:
         unfinished=unfinished,
         progress=progress(results) if any(run["now"] for run in unfinished) else None,
         samples=token_samples(layout, dict.fromkeys(run.path[:2] for run in opening)),
+        asks=isinstance(results.config.data.sets[TRAIN], CountdownSet),
         opened=opened,
         folded=folded,
         gates=[read_json(path) for path in sorted(layout.root.glob("pass_rates/*.gate.json"))],

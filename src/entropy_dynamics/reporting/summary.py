@@ -29,7 +29,7 @@ def summary(root: Path) -> list[str]:
     """The lines, from claims.json in `root`. Raises UserError if it is missing or damaged."""
     entries = verdicts_of(root)
     if not entries:
-        raise UserError(f"{root} has no verdicts; make them with: entropy-dynamics claims")
+        raise UserError(f"{root} has no verdicts; make them with: {Layout(root).command('claims')}")
     lines, unknown = [f"{root}: {summary_line(entries.values())}", "", f"{'over GRPO':<24}{'Clip_B':<32}Clip_V"], []
     for quantity, (claim, decimals) in SHOWN.items():
         found = [next((entries[id] for id in entries if id.startswith(claim.format(name))), None) for name in METHODS]
@@ -39,7 +39,7 @@ def summary(root: Path) -> list[str]:
     false = "; ".join(entry["label"] for entry in entries.values() if entry["verdict"] == "does not hold") or "none"
     lines += ["", *unknown, *textwrap.wrap(f"Does not hold: {false}", LINE, max_lines=LINES, placeholder=" ...")]
     page = Layout(root).report
-    there = page if page.is_file() else "entropy-dynamics report writes it"
+    there = page if page.is_file() else f"{Layout(root).command('report')} writes it"
     return [line.rstrip() for line in [*lines, f"Everything on one page: {there}"]]
 
 

@@ -1,5 +1,6 @@
 """Names of all files under `results/<scale>/`; workflow rules pass wildcards such as "{model}" as arguments."""
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -32,6 +33,12 @@ class Layout:
         parts = PurePosixPath(name).parts
         inside = parts[::-1].index(scale) if scale in parts else 0
         return self.root.joinpath(*parts[-inside:]) if inside else Path(name)
+
+    def command(self, stage: str) -> str:
+        """The command of a stage for these results, as messages name it."""
+        results = self.root.parent
+        elsewhere = f" --results {shlex.quote(str(results))}" if results != Path("results") else ""
+        return f"entropy-dynamics {stage} --scale {self.root.name}{elsewhere}"
 
     @property
     def data(self) -> Path:

@@ -13,7 +13,7 @@ from entropy_dynamics.sampling import open_sampler
 from entropy_dynamics.stages.common import make_grader, make_prompts
 from entropy_dynamics.stages.token_samples import token_samples
 from entropy_dynamics.tasks import Problem
-from entropy_dynamics.tasks.countdown.problems import CountdownSet, canonical, parse_problem, sentence
+from entropy_dynamics.tasks.countdown.problems import CountdownSet, as_string, sentence
 from entropy_dynamics.training.batch import RolloutBatch
 from entropy_dynamics.training.policy import Policy
 from entropy_dynamics.training.rewards import REWARDS
@@ -30,11 +30,11 @@ def answer(config: RunConfig, layout: Layout, method: str, seed: int, problem: s
     if not isinstance(rules, CountdownSet):
         raise UserError(f"the training problems of scale {config.scale} are not Countdown's, so no other can be asked")
     try:
-        _, target = parse_problem(problem)
+        _, _, target = (given := as_string(problem)).partition("=")
     except ValueError as error:
         raise UserError(f"{problem!r}: {error}") from None
-    text = sentence(canonical(problem), rules.operations) if rules.sentences else canonical(problem)
-    asked = Problem("asked", text, str(target), "countdown")
+    text = sentence(given, rules.operations) if rules.sentences else given
+    asked = Problem("asked", text, target, "countdown")
     directory = check_directory(layout.policy(config.model.name, method, seed), config)
     model, tokenizer = load_policy(directory)
     prompts, at = make_prompts(config, tokenizer, [asked]), config.sampling.temperature

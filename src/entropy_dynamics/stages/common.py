@@ -1,5 +1,6 @@
 """Helpers shared by stages: preliminary checks, prompts, grades, and tables with their provenance."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -27,12 +28,11 @@ def check_inputs(layout: Layout, target: Path, inputs: Mapping[Path, str]) -> No
 
     `target` is the stage's own output, which Snakemake can make together with all of its inputs.
     """
-    scale, results = layout.root.name, layout.root.parent
-    options = f"--scale {scale}" + f" --results {results}" * (results != Path("results"))
-    everything = f"; all that is missing: snakemake --config scale={scale} -- {target}" * (results == Path("results"))
+    snakemake = f"; all that is missing: snakemake --config scale={layout.root.name} -- {target}"
+    everything = snakemake * (layout.root.parent == Path("results"))
     for path, command in inputs.items():
         if not path.exists():
-            raise UserError(f"no {path}; make it with: entropy-dynamics {command} {options}{everything}")
+            raise UserError(f"no {path}; make it with: {layout.command(command)}{everything}")
 
 
 def check_replaceable(result: Path, stage: str, config: Config | Mapping[str, Any]) -> None:
@@ -40,6 +40,21 @@ def check_replaceable(result: Path, stage: str, config: Config | Mapping[str, An
     record = record_of(result) if result.suffix == ".parquet" else result
     if result.is_file() and made_with(record, stage) != settings_of(stage, config):
         raise UserError(f"{result} was made with another config; give another folder to keep both, or delete it")
+
+
+def new_settings(result: Path, stage: str, settings: Mapping[str, Any]) -> list[str]:
+    """The settings of a stage that are not those of its existing result, as 'key old -> new'."""
+    was = made_with(record_of(result) if result.suffix == ".parquet" else result, stage)
+    if not was:
+        return []
+    if re.fullmatch(r"T[\d.]+", result.parent.name):  # samples at another temperature than the config's
+        was = was | {"evaluation.temperature": settings["evaluation.temperature"]}
+    changed = []
+    for key in dict.fromkeys([*was, *settings]):
+        if (old := was.get(key)) != (new := settings.get(key)):
+            code = key.startswith("versions.")
+            changed.append(f"{key.removeprefix('versions.')} changed" if code else f"{key} {old} -> {new}")
+    return changed
 
 
 def make_prompts(

@@ -41,7 +41,8 @@ def build_problem_sets(data: DataConfig, out_dir: Path) -> dict[str, Any]:
     train = sets[TRAIN]
     for name, split in splits.items():
         if split.size >= (size := len(train.problems)):
-            raise UserError(f"{set_key(name)}.size: {split.size} leaves nothing of the {size} problems to train on")
+            left = f"{set_key(name)}.size: {split.size} leaves nothing of the {size} problems to train on"
+            raise UserError(f"{left}; set lower: {', '.join(f'{set_key(each)}.size' for each in splits)}")
         taken, train.problems = split_problems(train.problems, split.size, data.seed)
         train.dropped[f"taken for {name}"] = split.size
         sets[name] = LoadedSet(taken, {"source": "split", "rows": split.size})

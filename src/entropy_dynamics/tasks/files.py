@@ -8,6 +8,7 @@ import pandas as pd
 
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import read_parquet, write_parquet
+from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.tasks import Problem
 
 COLUMNS = ["id", "problem", "answer", "task"]
@@ -20,11 +21,12 @@ def write_problems(path: Path | str, problems: Iterable[Problem]) -> None:
 
 def load_problems(path: Path | str) -> list[Problem]:
     """Read the output of `write_problems`. Raises UserError for anything else."""
+    command = Layout(Path(path).parent.parent).command("problems")
     if not Path(path).is_file():
-        raise UserError(f"{path}: no such file; create it with: entropy-dynamics problems")
+        raise UserError(f"{path}: no such file; create it with: {command}")
     frame = read_parquet(path)
     if list(frame.columns) != COLUMNS:
-        raise UserError(f"{path}: not a problem set of this version; recreate it with: entropy-dynamics problems")
+        raise UserError(f"{path}: not a problem set of this version; recreate it with: {command}")
     return [Problem(*row) for row in frame.itertuples(index=False)]
 
 

@@ -1,11 +1,14 @@
 """Findings of a verification, with counts of what was checked."""
 
+import sys
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from entropy_dynamics.errors import UserError
+from entropy_dynamics.training.progress import LOG_EVERY_SECONDS
 
 ERRORS = ("modified", "stale", "different config", "missing")
 KINDS = (*ERRORS, "not checked")  # the last is a note, not an error
@@ -33,6 +36,8 @@ class Verification:
         self.suspect: set[Path] = set()
         """Files and folders with errors; anything drawn from them may be stale."""
         self.checked: Counter[str] = Counter()
+        self.start = self.last_line = time.monotonic()
+        self.folder = ""  # of the last path printed
 
     def add(self, kind: str, path: Path, *facts: str) -> None:
         """Add facts about a path; a no-op without facts."""
@@ -41,7 +46,15 @@ class Verification:
             self.suspect |= {path} if kind in ERRORS else set()
 
     def guarded(self, check: Callable[[Path], None], path: Path) -> None:
-        """Run a check; any exception is a finding, since a modified file, also of the configs, can contain anything."""
+        """Run a check; any exception is a finding, since a modified file, also of the configs, can contain anything.
+
+        After a few seconds, the path is printed on standard error, if the last line is old or of another folder.
+        """
+        folder, now = self.short(path).partition("/")[0], time.monotonic()
+        is_due = folder != self.folder or now - self.last_line >= LOG_EVERY_SECONDS
+        if is_due and now - self.start >= LOG_EVERY_SECONDS:
+            self.folder, self.last_line = folder, now
+            print(f"checking {self.short(path)}", file=sys.stderr, flush=True)
         try:
             check(path)
         except Exception as error:

@@ -17,7 +17,7 @@ from entropy_dynamics.tasks import GeneratedSet, Problem, Range, ordered
 Operation = Literal["+", "-", "*", "/"]
 Count = Annotated[int, Field(ge=2, le=6)]
 PATIENCE = 10_000  # draws in a row without a new problem before giving up
-_PROBLEM = re.compile(r"([0-9]{1,9}(?:,[0-9]{1,9})+)=([0-9]{1,9})")
+_PROBLEM = re.compile(r"[0-9]{1,9}(?:,[0-9]{1,9})+=[0-9]{1,9}")
 SENTENCE = re.compile(r"Make ([0-9]+) from ([0-9, ]+) and ([0-9]+)(?: with [-+*/, and]+)?\.")
 
 
@@ -62,12 +62,18 @@ class Move(NamedTuple):
     """The pool afterwards, in ascending order."""
 
 
+def as_string(text: str) -> str:
+    """'7,3,5=1' for a problem in either notation. Raises ValueError if the text is not a Countdown problem."""
+    text = SENTENCE.sub(lambda part: f"{part[2]},{part[3]}={part[1]}".replace(" ", ""), text.strip())
+    if _PROBLEM.fullmatch(text) is None:
+        raise ValueError("the problem is not of the form 3,5,7=21")
+    return re.sub(r"\b0+(?=[0-9])", "", text)
+
+
 def parse_problem(text: str) -> tuple[Counter[int], int]:
     """The numbers with their counts, and the target. Raises ValueError if the text is not a Countdown problem."""
-    text = SENTENCE.sub(lambda part: f"{part[2]},{part[3]}={part[1]}".replace(" ", ""), text.strip())
-    if (match := _PROBLEM.fullmatch(text)) is None:
-        raise ValueError("the problem is not of the form 3,5,7=21")
-    return Counter(map(int, match[1].split(","))), int(match[2])
+    numbers, _, target = as_string(text).partition("=")
+    return Counter(map(int, numbers.split(","))), int(target)
 
 
 def sentence(text: str, operations: str) -> str:
