@@ -91,8 +91,10 @@ def test_entropy_watch_reads_all_checkpoints_of_a_run_and_one_run_only(tmp_path,
         ("stepless.jsonl", '{"step": null, "entropy": 1.0}\n', "{} has no rows with a step"),
         ("short.jsonl", '{"step": 0, "entropy": 1.0}\n', "{} has 1 step with an entropy; it takes 5"),
         ("trainer_state.json", "[1, 2]", "{} cannot be read: it has no log_history"),
-        ("german.csv", "Step;entropy\n1;0,5\n", "{} cannot be read: Length of header or names does not match"),
-        ("semicolons.csv", "Step;entropy\n1;0.5\n", "{} cannot be read: it logs no step (step, train/global_step"),
+        ("german.csv", "Step;entropy\n1;0,5\n", "{} cannot be read: its columns are separated by ;, not by commas"),
+        ("tabs.csv", "Step\tentropy\n1\t0.5\n", "{} cannot be read: its columns are separated by tabs, not by commas"),
+        ("wide.csv", "step,entropy\n1,0,5\n", "{} cannot be read: Length of header or names does not match"),
+        ("stray.csv", "time,entropy\n1,0.5\n", "{} cannot be read: it logs no step (step, train/global_step"),
     ],
 )
 def test_a_file_that_is_no_log_is_one_line(name, text, message, tmp_path, capsys):
