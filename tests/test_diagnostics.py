@@ -212,6 +212,10 @@ def test_the_lens_reads_log_p_and_entropy_per_response(tokens, tmp_path, capsys)
     shown = {line.split()[0]: line.split()[1:] for line in lines}
     assert float(shown["clip_b@mu=1.5"][0]) > 0
     assert set(shown["clip_v"]) == {"-"}
+    for table in (pd.DataFrame(rows), pd.DataFrame(rows).explode(["logp", "entropy"])):  # lists as JSON, and numbers
+        table.to_csv(tmp_path / "batch.csv", index=False)
+        printed = run(capsys, "lens", tmp_path / "batch.csv", "--methods", "clip_b@mu=1.5", "clip_v")
+        assert printed.splitlines() == [about, _, *lines]
 
 
 def test_a_lens_of_all_methods_is_drawn(tokens, tmp_path, capsys):

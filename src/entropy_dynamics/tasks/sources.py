@@ -215,7 +215,7 @@ def _parsed(value: Any, form: re.Pattern[str]) -> Any:
         return value
     with suppress(ValueError):
         return json.loads(value)
-    for text in (value, re.sub(r"\}\s*\n\s*\{", "}, {", re.sub(r"\barray(?=\()|, dtype=object(?=\))", "", value))):
+    for text in (value, re.sub(r"\}\s*\n\s*\{", "}, {", re.sub(r"\barray(?=\()|,\s*dtype=object(?=\))", "", value))):
         with suppress(ValueError, SyntaxError, RecursionError, MemoryError):  # the second: of numpy's arrays
             return ast.literal_eval(text.strip())
     raise ValueError("a list or chat that is neither JSON nor Python's repr")
