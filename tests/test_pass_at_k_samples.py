@@ -153,6 +153,10 @@ def test_lists_of_grades_are_samples(tmp_path, capsys):
         for name, grades in GRADES.items()
     ]
     assert curve_of(capsys, write_lines(tmp_path / "all.jsonl", table)) == (CURVE, "")
+    ungraded = {"problem_id": "e", "correct": None, "generations": ["e1"] * 4, "step": 0}
+    found, err = curve_of(capsys, write_lines(tmp_path / "some.jsonl", [*table, ungraded]))
+    assert found == CURVE
+    assert err.endswith("1 of 17 samples have no correct and are left out; 4 of 5 problems are left\n")
     pd.DataFrame(table).assign(correct=[[bool(one) for one in row["correct"]] for row in table]).to_parquet(
         path := tmp_path / "all.parquet"
     )

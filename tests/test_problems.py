@@ -112,8 +112,9 @@ IMAGE = [{"role": "user", "content": [{"type": "image", "image": "cube.png"}, {"
     [
         (
             [{"from": "human", "value": "q"}],
-            "the messages have 'from' and 'value' (ShareGPT), not 'role' and 'content'",
+            "the messages have 'from', 'value', not 'role' and 'content'",
         ),
+        ([{"type": "human", "content": "q"}], "the messages have 'type', 'content', not 'role' and 'content'"),
         (IMAGE, "a message has a part of type image"),
         ([{"role": "assistant", "content": "q"}], "no problem text"),
     ],

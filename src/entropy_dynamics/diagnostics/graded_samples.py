@@ -186,7 +186,8 @@ def _counts(
     if missing:
         notes.append(f"{file}: {missing} of {len(values)} samples have no {values.name} and are left out; {left}")
     for name in (name for name in frame if RESPONSE.fullmatch(str(name)) and name not in names):
-        texts = pd.DataFrame({"part": parts, "problem": ids, "text": frame[name].dropna().map(_key), "grade": grades})
+        said = frame[name][frame[name].map(lambda cell: isinstance(cell, str))].astype(object)
+        texts = pd.DataFrame({"part": parts, "problem": ids, "text": said, "grade": grades})
         if (again := texts.dropna().duplicated().sum()) > 0:
             notes.append(f"{file}: {again} of {len(ids)} samples repeat a {name}; are they copies?")
     return counts, notes + about

@@ -28,7 +28,9 @@ STEPS = (
     *("step", "train/global_step", "training/global_step", "global_step", "trainer/global_step", "_step", "Step"),
     "global_step/max_steps",  # ms-swift, such as 7/60
 )
-AXIS = re.compile(r"(?!.*(time|timing|per[_ ]))(.+[/._ ])?step", re.IGNORECASE)  # of W&B's panels: train/step
+AXIS = re.compile(
+    r"(?!.*(time|timing|per[_ ]))(.+[/._ ])?(step|iteration)", re.IGNORECASE
+)  # of a panel: train/step
 TABLES = (".parquet", ".jsonl", ".csv")
 MISSING = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "null", "NULL", "None")  # in CSV; pandas' own list also has NaN
 CHECKPOINT = "trainer_state.json"

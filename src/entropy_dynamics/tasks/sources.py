@@ -22,7 +22,7 @@ from entropy_dynamics.tasks.statements import StatedInWords, asks_for_format
 
 _OWN = ("problem", "answer")
 _VERL = ("prompt", "reward_model.ground_truth")
-_CHAT = re.compile(r"""\s*(array\()?\[?\s*\{.*["'](role|from)["']\s*:""", re.DOTALL)
+_CHAT = re.compile(r"""\s*(array\()?\[?\s*\{.*["'](role|from|content)["']\s*:""", re.DOTALL)
 _OBJECT = re.compile(r"\s*\{")
 _LIST = re.compile(r"""\s*\[\s*(["']).*\1\s*\]\s*""", re.DOTALL)
 
@@ -199,8 +199,8 @@ def _text(value: Any) -> Any:
         chat = [_parsed(message, _CHAT) for message in chat]
     if not (isinstance(chat, list) and all(isinstance(message, dict) for message in chat)):
         return value
-    if chat and all({"from", "value"} <= message.keys() for message in chat):
-        raise ValueError("the messages have 'from' and 'value' (ShareGPT), not 'role' and 'content'")
+    if chat and not any({"role", "content"} <= message.keys() for message in chat):
+        raise ValueError(f"the messages have {', '.join(map(repr, chat[0]))}, not 'role' and 'content'")
     content = next((message.get("content") for message in reversed(chat) if message.get("role") == "user"), None)
     blocks = content if isinstance(content, list) else []
     parts = [part if isinstance(part, dict) else {"text": part} for part in blocks]
