@@ -139,7 +139,7 @@ def test_a_response_that_is_there_several_times_is_counted_but_stays(numbered, t
     path = write_lines(tmp_path / "all.jsonl", rows(response=lambda place, _, __: f"It is {place}.", **numbered))
     again = 12 - 1 - 1  # problems a and b have right and wrong ones
     found, err = curve_of(capsys, path)
-    assert (found, err) == (CURVE, f"{path}: {again} of 16 samples repeat a response; are they copies?\n")
+    assert (found, err) == (CURVE, f"{path}: {again} of 16 samples repeat an earlier response; are they copies?\n")
     assert curve_of(capsys, write_lines(path, rows())) == (CURVE, "")
     assert curve_of(capsys, write_lines(path, rows(response=lambda *at: str(at)))) == (CURVE, "")
 

@@ -123,6 +123,8 @@ def test_a_chat_without_the_text_of_a_problem_is_dropped_for_a_reason(chat, reas
     for written in (chat, json.dumps(chat), repr(chat)):
         path = write_lines(tmp_path / "chats.jsonl", [{"problem": written, "answer": 1}])
         assert file_set(path).load("train", 0, ()).dropped == {reason: 1}
+    path = write_lines(tmp_path / "chats.jsonl", [{"problem": '{"content": "q"}', "answer": 1}])
+    assert file_set(path).load("train", 0, ()).dropped == {"a chat without messages": 1}
     path = write_lines(tmp_path / "chats.jsonl", [{"problem": repr(CHAT)[:-9], "answer": 1}])
     assert file_set(path).load("train", 0, ()).dropped == {"a list or chat that is neither JSON nor Python's repr": 1}
 

@@ -189,7 +189,7 @@ def _counts(
         said = frame[name][frame[name].map(lambda cell: isinstance(cell, str))].astype(object)
         texts = pd.DataFrame({"part": parts, "problem": ids, "text": said, "grade": grades})
         if (again := texts.dropna().duplicated().sum()) > 0:
-            notes.append(f"{file}: {again} of {len(ids)} samples repeat a {name}; are they copies?")
+            notes.append(f"{file}: {again} of {len(ids)} samples repeat an earlier {name}; are they copies?")
     return counts, notes + about
 
 

@@ -28,10 +28,8 @@ STEPS = (
     *("step", "train/global_step", "training/global_step", "global_step", "trainer/global_step", "_step", "Step"),
     "global_step/max_steps",  # ms-swift, such as 7/60
 )
-AXIS = re.compile(
-    r"(?!.*(time|timing|per[_ ]))(.+[/._ ])?(step|iteration)", re.IGNORECASE
-)  # of a panel: train/step
-TABLES = (".parquet", ".jsonl", ".csv")
+# The axis of a panel that W&B exports, such as train/step.
+AXIS = re.compile(r"(?!.*(time|timing|per[_ ]))(.+[/._ ])?(step|iteration)", re.IGNORECASE)
 MISSING = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "null", "NULL", "None")  # in CSV; pandas' own list also has NaN
 CHECKPOINT = "trainer_state.json"
 LARGEST = 2**53  # maximum step, as larger integers are not exact in float64
@@ -54,9 +52,8 @@ def read_table(path: Path) -> pd.DataFrame:
         raise UserError(f"no file {path}")
     if path.suffix not in TABLES:
         raise UserError(f"{path} should be a .parquet, .jsonl or .csv file")
-    readers = (_parquet, lambda file: pd.DataFrame(read_json_lines(file)), _typed_csv)
     try:
-        frame = dict(zip(TABLES, readers, strict=True))[path.suffix](path)
+        frame = TABLES[path.suffix](path)
     except (ValueError, pd.errors.ParserWarning) as error:
         raise UserError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
     if frame.empty:
@@ -186,9 +183,8 @@ def _by_step(frame: pd.DataFrame, names: tuple[str, ...]) -> pd.DataFrame:
     if step is None or (frame := frame.dropna(subset=step)).empty:
         return pd.DataFrame()
     frame = frame[~frame[step].map(lambda value: isinstance(value, list))]  # of ms-swift's samples
-    frame[step] = frame[step].map(lambda value: value.partition("/")[0] if isinstance(value, str) else value)
     _check_one_run(frame, step)
-    steps = _finite(frame.pop(step))
+    steps = _finite(frame.pop(step).map(lambda value: value.partition("/")[0] if isinstance(value, str) else value))
     if (steps.abs() > LARGEST).any():
         raise ValueError(f"{step} is {steps.abs().max():.4g}; it should be at most 2**53")
     return frame.set_index(steps.astype(int) if (steps % 1 == 0).all() else steps).rename_axis("step")
@@ -289,3 +285,10 @@ def _trainer_state(file: Path) -> pd.DataFrame:
     if not isinstance(state, dict) or "log_history" not in state:
         raise ValueError("it has no log_history")
     return pd.DataFrame(state["log_history"])
+
+
+TABLES: dict[str, Callable[[Path], pd.DataFrame]] = {
+    ".parquet": _parquet,
+    ".jsonl": lambda file: pd.DataFrame(read_json_lines(file)),
+    ".csv": _typed_csv,
+}

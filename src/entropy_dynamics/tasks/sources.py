@@ -198,6 +198,8 @@ def _text(value: Any) -> Any:
     if isinstance(chat, list):
         chat = [_parsed(message, _CHAT) for message in chat]
     if not (isinstance(chat, list) and all(isinstance(message, dict) for message in chat)):
+        if isinstance(value, str) and chat is not value:
+            raise ValueError("a chat without messages")
         return value
     if chat and not any({"role", "content"} <= message.keys() for message in chat):
         raise ValueError(f"the messages have {', '.join(map(repr, chat[0]))}, not 'role' and 'content'")
