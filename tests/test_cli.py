@@ -13,7 +13,7 @@ import pytest
 import torch
 import yaml
 
-from command_line import from_files, set_to
+from command_line import from_files, set_to, write_lines
 from command_line import run as said
 from conftest import REAL_PROBLEMS, ROOT, SETS
 from entropy_dynamics.cli import main
@@ -373,6 +373,15 @@ def test_from_a_shell(tmp_path):
     for folder, message in ((ROOT, "unknown method 'clip_bb'"), (tmp_path, "run this from the root")):
         result = subprocess.run([*command, "--seed", "0"], capture_output=True, text=True, cwd=folder, env=environment)
         assert_one_line((result.returncode, result.stdout, result.stderr), message)
+
+
+def test_variables_of_a_notebook_and_of_an_interpreter_without_docstrings(tmp_path):
+    path = write_lines(tmp_path / "batch.jsonl", [{"logp": -1.0, "entropy": 1.0, "advantage": 1.0}])
+    command = [sys.executable, "-m", "entropy_dynamics.cli", "lens", str(path), "--figure", str(tmp_path / "lens.svg")]
+    changed = {"PYTHONPATH": str(ROOT / "src"), "PYTHONOPTIMIZE": "2", "MPLBACKEND": "nonsense"}
+    result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=os.environ | changed)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert (tmp_path / "lens.svg").is_file()
 
 
 @pytest.mark.parametrize(("ending", "code"), [("return 2", 2), ("raise ValueError('a bug')", 1)])

@@ -94,14 +94,15 @@ def test_a_folder_is_all_of_its_files_and_columns_are_named_by_what_differs(tmp_
     assert alone[0].split() == ["k", "whole", "low", "high"]
     assert [row.split()[:4] for row in rows] == [row.split() for row in alone[1:]]
     (empty := tmp_path / "empty").mkdir()
-    assert error(capsys, "pass-at-k", empty) == f"{empty} has no .parquet or .jsonl file"
+    assert error(capsys, "pass-at-k", empty) == f"{empty} has no .parquet, .jsonl or .csv file"
 
 
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
         ("missing.jsonl", None, "no file {}"),
-        ("samples.csv", "a,b", "{} should be a .parquet or a .jsonl file"),
+        ("samples.txt", "a,b", "{} should be a .parquet, .jsonl or .csv file"),
+        ("samples.csv", "input;score\n1;0\n", "{} cannot be read: its columns are separated by ;, not by commas"),
         ("broken.jsonl", "{", "{}: line 1 is not a JSON object"),
         ("no.jsonl", '{"input": "1+1", "output": "2"}', "{} has no column for the grade of an answer"),
         ("text.jsonl", '{"input": "1", "score": "good"}', "{}: score is 'good'; it should be true, false or a finite"),
@@ -214,6 +215,10 @@ def test_the_lens_reads_log_p_and_entropy_per_response(tokens, tmp_path, capsys)
     shown = {line.split()[0]: line.split()[1:] for line in lines}
     assert float(shown["clip_b@mu=1.5"][0]) > 0
     assert set(shown["clip_v"]) == {"-"}
+    for table in (pd.DataFrame(rows), pd.DataFrame(rows).explode(["logp", "entropy"])):  # lists as JSON, and numbers
+        table.to_csv(tmp_path / "batch.csv", index=False)
+        printed = run(capsys, "lens", tmp_path / "batch.csv", "--methods", "clip_b@mu=1.5", "clip_v")
+        assert printed.splitlines() == [about, _, *lines]
 
 
 def test_a_lens_of_all_methods_is_drawn(tokens, tmp_path, capsys):

@@ -56,6 +56,40 @@ def test_numbers_that_are_text_are_numbers(tmp_path, capsys):
     )
 
 
+@pytest.mark.parametrize("axis", ["train/step", "trainer/step", "policy_step", "Optimizer Step", "env/global_step"])
+def test_the_axis_of_a_panel_is_the_step(axis, tmp_path, capsys):
+    text = "".join(f'"{10 * step}","{value}","0","1"\n' for step, value in enumerate(FALLING))
+    (path := tmp_path / "panel.csv").write_text(f'"{axis}","r - entropy","r - entropy__MIN","r - entropy__MAX"\n{text}')
+    assert "by step 130; it moved fastest between the steps 100 and 140" in run(capsys, "entropy-watch", path)
+
+
+def test_hidden_files_and_folders_are_no_runs(tmp_path, capsys):
+    rows = [{"step": step, "entropy": value} for step, value in enumerate(FALLING)]
+    for name in ("train", ".ipynb_checkpoints/train-checkpoint", ".trash/old"):
+        write_lines(tmp_path / f"{name}.jsonl", rows)
+    (tmp_path / "._train.jsonl").write_bytes(b"\x00\x05\x16\x07Mac OS X")
+    assert run(capsys, "entropy-watch", tmp_path).endswith(f"Read from {tmp_path}/train.jsonl.\n")
+    write_lines(hidden := tmp_path / ".runs/a.jsonl", rows)  # what the user names is read
+    assert "Entropy fell" in run(capsys, "entropy-watch", hidden.parent)
+
+
+def test_half_a_surrogate_pair_in_a_column_that_nobody_reads(tmp_path, capsys):
+    rows = [{"step": step, "entropy": value, "note": "\ud835"} for step, value in enumerate(FALLING)]
+    write_lines(tmp_path / "a/log.jsonl", rows)
+    trainer_state(tmp_path / "a", rows)
+    for name in ("log.jsonl", "trainer_state.json"):
+        assert "Entropy fell" in run(capsys, "entropy-watch", tmp_path / "a" / name)
+
+
+def test_files_in_utf_16_are_refused_as_such(tmp_path, capsys):
+    json_line, text = '{"step": 0, "entropy": 1.0}\n', "Step,run - entropy\n0,1.0\n"
+    for encoding in ("utf-16", "utf-16-le", "utf-16-be"):
+        (lines := tmp_path / "a.jsonl").write_bytes(json_line.encode(encoding))
+        (panel := tmp_path / "a.csv").write_bytes(text.encode(encoding))
+        for path in (lines, panel):
+            assert "the file is in UTF-16; save it as UTF-8" in error(capsys, "entropy-watch", path)
+
+
 def test_files_of_two_runs_in_one_folder_are_not_averaged(tmp_path, capsys):
     for name, values in (("grpo", FALLING), ("clip_b", FALLING[::-1])):
         write_lines(tmp_path / f"{name}.jsonl", [{"step": step, "entropy": value} for step, value in enumerate(values)])
@@ -91,8 +125,10 @@ def test_entropy_watch_reads_all_checkpoints_of_a_run_and_one_run_only(tmp_path,
         ("stepless.jsonl", '{"step": null, "entropy": 1.0}\n', "{} has no rows with a step"),
         ("short.jsonl", '{"step": 0, "entropy": 1.0}\n', "{} has 1 step with an entropy; it takes 5"),
         ("trainer_state.json", "[1, 2]", "{} cannot be read: it has no log_history"),
-        ("german.csv", "Step;entropy\n1;0,5\n", "{} cannot be read: Length of header or names does not match"),
-        ("semicolons.csv", "Step;entropy\n1;0.5\n", "{} cannot be read: it logs no step (step, train/global_step"),
+        ("german.csv", "Step;entropy\n1;0,5\n", "{} cannot be read: its columns are separated by ;, not by commas"),
+        ("tabs.csv", "Step\tentropy\n1\t0.5\n", "{} cannot be read: its columns are separated by tabs, not by commas"),
+        ("wide.csv", "step,entropy\n1,0,5\n", "{} cannot be read: Length of header or names does not match"),
+        ("stray.csv", "time,entropy\n1,0.5\n", "{} cannot be read: it logs no step (step, train/global_step"),
     ],
 )
 def test_a_file_that_is_no_log_is_one_line(name, text, message, tmp_path, capsys):

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given, settings
@@ -69,6 +70,93 @@ def test_a_parquet_file_without_a_column(tmp_path):
         read_file(tmp_path / "b.parquet")
     pd.DataFrame({"id": [], "problem": [], "answer": []}).to_parquet(tmp_path / "c.parquet")
     assert read_file(tmp_path / "c.parquet") == []
+
+
+CHAT = [
+    {"content": "Be brief.", "role": "system"},
+    {"content": 'It\'s "2"}\n {3; how many?', "role": "user", "name": None},
+    {"content": "So", "role": "assistant"},
+]
+BLOCKS = [{"role": "user", "content": [{"type": "text", "text": "How"}, {"type": "text", "text": "many?"}]}]
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        lambda chat: chat,
+        json.dumps,
+        lambda chat: json.dumps(chat, indent=1),
+        lambda chat: json.dumps(chat, sort_keys=True, ensure_ascii=False),
+        lambda chat: {"messages": chat},
+        lambda chat: json.dumps({"messages": chat}),
+        lambda chat: [json.dumps(message) for message in chat],
+        repr,
+        lambda chat: str(np.array(chat, dtype=object)),
+        lambda chat: repr(np.array(chat, dtype=object)),
+    ],
+    ids=["list", "json", "indented", "sorted", "object", "object's json", "json each", "repr", "array", "array's repr"],
+)
+def test_a_chat_is_the_users_message_however_it_is_written(written, tmp_path):
+    for chat, text in ((CHAT, CHAT[1]["content"]), (BLOCKS, "How\nmany?"), ([CHAT[1]], CHAT[1]["content"])):
+        truth = {"ground_truth": "30"}
+        for of in (truth, json.dumps(truth)):
+            path = write_lines(tmp_path / "chats.jsonl", [{"prompt": written(chat), "reward_model": of}])
+            assert read_file(path) == [RawProblem(None, text, "30")]
+
+
+IMAGE = [{"role": "user", "content": [{"type": "image", "image": "cube.png"}, {"type": "text", "text": "Which?"}]}]
+
+
+@pytest.mark.parametrize(
+    ("chat", "reason"),
+    [
+        (
+            [{"from": "human", "value": "q"}],
+            "the messages have 'from', 'value', not 'role' and 'content'",
+        ),
+        ([{"type": "human", "content": "q"}], "the messages have 'type', 'content', not 'role' and 'content'"),
+        (IMAGE, "a message has a part of type image"),
+        ([{"role": "assistant", "content": "q"}], "no problem text"),
+    ],
+)
+def test_a_chat_without_the_text_of_a_problem_is_dropped_for_a_reason(chat, reason, tmp_path):
+    for written in (chat, json.dumps(chat), repr(chat)):
+        path = write_lines(tmp_path / "chats.jsonl", [{"problem": written, "answer": 1}])
+        assert file_set(path).load("train", 0, ()).dropped == {reason: 1}
+    path = write_lines(tmp_path / "chats.jsonl", [{"problem": '{"content": "q"}', "answer": 1}])
+    assert file_set(path).load("train", 0, ()).dropped == {"a chat without messages": 1}
+    path = write_lines(tmp_path / "chats.jsonl", [{"problem": repr(CHAT)[:-9], "answer": 1}])
+    assert file_set(path).load("train", 0, ()).dropped == {"a list or chat that is neither JSON nor Python's repr": 1}
+
+
+def test_a_problem_that_begins_with_a_bracket_is_no_chat(tmp_path):
+    texts = ["[1, 2] and {3}: how many?", '{"a": 1} has how many keys?', "[{x}] is what?"]
+    path = write_lines(tmp_path / "sets.jsonl", [{"problem": text, "answer": 1} for text in texts])
+    assert [problem.text for problem in file_set(path).load("train", 0, ()).problems] == texts
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *(["$1,234$"], ["1234"], "['$1234$']", '["1234"]', "\\boxed{1{,}234}"),
+        "Two boxes: \\boxed{5}, so the answer is $\\boxed{1234}$.",
+        "We count <<1200+34=1234>>1234 things.\n#### 1,234",
+    ],
+)
+def test_answers_in_lists_solutions_and_boxes(answer, tmp_path):
+    path = write_lines(tmp_path / "answers.jsonl", [{"problem": "How many?", "answer": answer}])
+    pd.DataFrame({"problem": ["How many?"], "answer": [answer]}).to_parquet(tmp_path / "answers.parquet")
+    for file in (path, tmp_path / "answers.parquet"):
+        assert [problem.answer for problem in file_set(file).load("train", 0, ()).problems] == ["1234"]
+
+
+def test_half_a_surrogate_pair_becomes_the_replacement_character(tmp_path):
+    table = [{"problem": f"Let \ud835 be {n}. \U0001d465?", "answer": n, "other": "\udc80"} for n in (1, 2)]
+    table.append({"problem": json.dumps([{"role": "user", "content": "3 \ud835"}]), "answer": 3})
+    path = write_lines(tmp_path / "halves.jsonl", table)
+    build_problem_sets(data_config(file_set(path), held=split_set(1)), tmp_path / "out")
+    texts = [one.text for name in ("train", "held") for one in load_problems(tmp_path / "out" / f"{name}.parquet")]
+    assert sorted(texts) == ["3 \ufffd", *(f"Let \ufffd be {n}. \U0001d465?" for n in (1, 2))]
 
 
 # Cleaning
@@ -190,7 +278,7 @@ def test_a_split_prefers_no_place():
     ("train", "evaluation", "message"),
     [
         ("good", {"aime24": "same"}, r"data.train: none of its 2 problems is left \(2 x also in aime24\)"),
-        ("unread", {}, r"data.train: none of its 2 problems is left \(2 x the answer is not an integer\)"),
+        ("unread", {}, r"is left \(2 x the answer is not an integer\); the first answer is \['x', 'y'\]"),
         ("twice", {}, r"data.train: two different problems have the id 'p0'"),
         ("good", {"held": split_set(2)}, r"data.evaluation.held.size: 2 leaves nothing"),
         (split_set(1), {}, "data.train: a split is taken out of the training set"),
@@ -198,7 +286,7 @@ def test_a_split_prefers_no_place():
 )
 def test_a_bad_set_is_one_line_and_nothing_is_written(tmp_path, train, evaluation, message):
     contents = {"good": rows(("q", 1), ("r", 2)), "same": rows(("Q", 1), ("R", 2))}
-    contents |= {"unread": rows(("s", "x"), ("t", 0.5)), "twice": rows(("u", 1)) + rows(("v", 1))}
+    contents |= {"unread": rows(("s", ["x", "y"]), ("t", 0.5)), "twice": rows(("u", 1)) + rows(("v", 1))}
     files = {name: file_set(write_lines(tmp_path / f"{name}.jsonl", table)) for name, table in contents.items()}
     sources = {name: files.get(one, one) if isinstance(one, str) else one for name, one in evaluation.items()}
     data = data_config(files[train] if isinstance(train, str) else train, **sources)

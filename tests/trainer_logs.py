@@ -44,9 +44,9 @@ def json_lines(folder, rows):
     write_lines(folder / "metrics.jsonl", rows)
 
 
-def export(folder, rows):
+def export(folder, rows, axis="Step"):
     """What W&B exports of a run."""
-    columns = {"Step": [row["step"] for row in rows]}
+    columns = {axis: [row["step"] for row in rows]}
     for key in rows[0].keys() - {"step"}:
         columns |= {
             f"run 1 - {key}": [row[key] for row in rows],
@@ -54,6 +54,21 @@ def export(folder, rows):
             f"run 1 - {key}__MAX": 1.0,
         }
     pd.DataFrame(columns).to_csv(folder / "export.csv", index=False)
+
+
+def export_by_train_step(folder, rows):
+    """slime/observability/wandb_utils.py@624b824a makes train/step the x axis of train/*."""
+    export(folder, rows, axis="train/step")
+
+
+def logging_file(folder, rows):
+    """ms-swift: swift/trainers/patcher.py; completions.jsonl has a line of lists per logged step."""
+    last = {"last_model_checkpoint": "checkpoint-40", "global_step": STEPS}
+    steps = [row | {"global_step/max_steps": f"{row.pop('step')}/{STEPS}"} for row in rows]
+    write_lines(
+        folder / "logging.jsonl", [*steps, {"train_loss": 0.0, "global_step/max_steps": f"{STEPS}/{STEPS}"}, last]
+    )
+    write_lines(folder / "completions.jsonl", [{"step": ["5", "5"], "prompt": ["a", "a"], "advantages": [0.5, -0.5]}])
 
 
 def parquet(folder, rows):
@@ -105,7 +120,7 @@ TRAINERS = {
     ),
     # THUDM/slime slime/observability/rollout_metrics.py, slime/backends/megatron_utils/loss.py@624b824a
     "slime": (
-        *(export, "train/entropy_loss", "rollout/raw_reward"),
+        *(export_by_train_step, "train/entropy_loss", "rollout/raw_reward"),
         {"rollout/truncated_ratio": TRUNCATED, "train/train_rollout_logprob_abs_diff": MISMATCH},
     ),
     # NVIDIA-NeMo/RL nemo_rl/algorithms/loss/loss_functions.py, nemo_rl/experience/rollouts.py@7ea279ab
@@ -113,6 +128,8 @@ TRAINERS = {
         *(export, "train/approx_entropy", "train/reward"),
         {"train/truncation_rate": TRUNCATED, "train/gen_kl_error": MISMATCH},
     ),
+    # modelscope/ms-swift swift/rlhf_trainers/grpo_trainer.py@3602360a
+    "ms-swift": (*(logging_file, "entropy/mean", "reward"), {"completions/clipped_ratio": TRUNCATED}),
     # thinking-machines-lab/tinker-cookbook tinker_cookbook/rl/{metrics,metric_util}.py@9dfcc3a2
     "Tinker": (*(json_lines, "optim/entropy", "env/all/reward/total"), {"optim/kl_sample_train_v1": MISMATCH}),
 }

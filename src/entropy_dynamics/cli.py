@@ -52,6 +52,7 @@ def program() -> None:
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal may lack characters such as an arrow
+    os.environ.pop("MPLBACKEND", None)  # figures are files, and a notebook's backend may be unknown here
     codes: list[int] = []
 
     @atexit.register  # first, so it runs last
@@ -179,7 +180,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="entropy-dynamics", description=__doc__.split("\n")[0])
+    parser = _Parser(prog="entropy-dynamics", description="Reproduce arXiv 2602.03392: train, evaluate, judge.")
     parser.set_defaults(parser=parser)
     parser.add_argument("--version", action="store_true", help="print the version")
     stages = parser.add_subparsers(title="commands", metavar="COMMAND")

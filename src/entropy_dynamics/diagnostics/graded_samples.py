@@ -1,17 +1,19 @@
 """Unbiased Pass@k of sampled answers for all k, and the paired difference between two files."""
 
+import json
 import re
 import sys
 from collections.abc import Sequence
-from itertools import takewhile
+from itertools import chain, takewhile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy.stats import hypergeom, norm
 
 from entropy_dynamics.analysis.statistics import Interval, share_interval, simultaneous
-from entropy_dynamics.diagnostics.logs import RUN, column, read_table
+from entropy_dynamics.diagnostics.logs import LABEL, RUN, RUNS, TABLES, column, read_table, visible
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.evaluation import problem_pass_at_k
 
@@ -23,8 +25,21 @@ POLICY = re.compile(
     "|(checkpoint|ckpt)([ _](path|name|id))?|temp|temperature|top_[pk]",
     re.IGNORECASE,
 )
-NUMBERS = re.compile("(seed|run|trial|epoch|iter|iteration)([ _]?(id|number))?", re.IGNORECASE)  # samples, or policies
+NUMBERED = re.compile(LABEL.format(f"{RUNS}|epoch|iter|iteration"), re.IGNORECASE)  # samples, or policies
+# The number of a sample in a name, such as NeMo-Skills' output-rs0. Files that are numbers alone may be those of steps.
+IN_NAME = r"((?<![a-z])(?:rs|seed|run|trial|sample|attempt|try|rep|repeat|repetition|replica)[ _.=-]*)\d+"
+INDEX = re.compile(  # of a sample, or of its row
+    f"{NUMBERED.pattern}|((sample|attempt|rollout|repeat|completion|response|request|generation)[ ._/-]?)?"
+    "(id|idx|index|number|uid|uuid)|sample|attempt|rollout|repeat",
+    re.IGNORECASE,
+)
+RESPONSE = re.compile("((model|raw|full)[ _])?(response|output|completion|generation)s?|generated_text", re.IGNORECASE)
+WRITER = re.compile(  # columns in which two copies of a row may differ
+    "((local|global)_)?rank|(process|worker|host)([ _](id|index|name))?|pid|device|.*(time|stamp|_at|latency|duration)",
+    re.IGNORECASE,
+)
 KIND = re.compile("filter|task|dataset|data_source|benchmark|file", re.IGNORECASE)  # of grading, or of problems
+ROUNDING = 1e-6  # of grades in float32, relative
 PARTS = 8  # maximum number of columns that a file is split into
 SESSION = r"(.+)_(\d+)_(\d+)"  # uid of verl's V1 trainer: prompt, session, output
 DETECTED = norm.isf(0.025) + norm.isf(0.1)  # size of a difference that is detected with 90 % power, in standard errors
@@ -37,8 +52,9 @@ def pass_at_k_table(
 
     The table has one row per k. For each file, named by the part of its path that distinguishes it, and for each part
     of a file (see `_parts`), it has the value and the bounds of its 95 % interval over problems; for two of them, also
-    those of the second minus the first on the problems that both have. There is a note for each file that lacks grades,
-    one if a file has problems that the other lacks, and one about the difference at all k at once (`simultaneous`).
+    those of the second minus the first on the problems that both have. There are notes about each file (see `_counts`),
+    one if problems have different numbers of samples, one if a file has problems that the other lacks, and one about
+    the difference at all k at once (`simultaneous`).
 
     Raises UserError for an unreadable file, a folder without files, a missing column, samples without a problem, no
     grades at all, grades of other values, more than 8 parts of a file, or two files without a common problem.
@@ -48,19 +64,24 @@ def pass_at_k_table(
             unbiased if grades are missing independently of the answer.
         threshold: smallest grade of a correct answer; None: grades are true or false, 1, 0 or -1, and 1 is correct.
     """
-    read, missing = zip(*(_counts(file, problem, correct, threshold) for file in files), strict=True)
-    notes = list(filter(None, missing))
+    read, noted = zip(*(_counts(file, problem, correct, threshold) for file in files), strict=True)
+    notes = list(chain.from_iterable(noted))
     named = [(name, part) for name, parts in zip(_names(files), read, strict=True) for part in parts]
     names = [part if len(files) == 1 and part else "/".join(filter(None, (name, part))) for name, part in named]
     counts = [of_part for parts in read for of_part in parts.values()]
     fewest = min(int(of_file["samples"].min()) for of_file in counts)
     ks = sorted({2**i for i in range(fewest.bit_length())} | {fewest})
+    if (most := max(int(of_file["samples"].max()) for of_file in counts)) > fewest:
+        name, of_few = min(zip(names, counts, strict=True), key=lambda one: one[1]["samples"].min())
+        few = f"{(of_few['samples'] == fewest).sum()} of {len(of_few)} problems of {name}"
+        notes.append(f"k ends at {fewest}, as {few} have no more samples; others have up to {most}")
     intervals = [[share_interval(_scores(of_file, k)) for k in ks] for of_file in counts]
     tables = [_columns(name, of_file) for name, of_file in zip(names, intervals, strict=True)]
     shared = counts[0].index.intersection(counts[-1].index)
     if len(counts) == 2 and (len(files) == 2 or not shared.empty):
         if shared.empty:
-            raise UserError(f"{files[0]} and {files[1]} have no problem in common")
+            such = " and ".join(f"{of_file.index[0]:.60}" for of_file in counts)
+            raise UserError(f"{files[0]} and {files[-1]} have no problem in common; their first ones are {such}")
         if len(shared) < max(map(len, counts)):
             of = " and ".join(str(len(of_file)) for of_file in counts)
             notes.append(f"the difference is of the {len(shared)} problems that both have, of {of}")
@@ -92,7 +113,7 @@ def power_table(
     Raises UserError as `pass_at_k_table` does, and if the file has several parts, if a problem has only one sample, or
     if every problem is always or never solved.
     """
-    parts, note = _counts(file, problem, correct, threshold)
+    parts, notes = _counts(file, problem, correct, threshold)
     if len(parts) > 1:
         raise UserError(f"{file} has rows of {', '.join(parts)}; --power takes those of one")
     [counts] = parts.values()
@@ -105,7 +126,7 @@ def power_table(
     for n in (fewest // 2, fewest, 2 * fewest, 4 * fewest):
         needed = {f"k={k}": 2 * _estimate_variance(counts, n, k) * (DETECTED / (difference / 100)) ** 2 for k in ks}
         rows.append({"samples": n} | {name: np.ceil(value) or np.nan for name, value in needed.items()})
-    return pd.DataFrame(rows), [note] if note else []
+    return pd.DataFrame(rows), notes
 
 
 def _estimate_variance(counts: pd.DataFrame, n: int, k: int) -> float:
@@ -125,59 +146,147 @@ def _estimate_variance(counts: pd.DataFrame, n: int, k: int) -> float:
 
 def _counts(
     file: Path, problem: str | None, correct: str | None, threshold: float | None
-) -> tuple[dict[str, pd.DataFrame], str]:
-    """Numbers of graded and correct samples of each problem, for each part of a file; a note on missing grades."""
+) -> tuple[dict[str, pd.DataFrame], list[str]]:
+    """Numbers of graded and correct samples of each problem, for each part of a file.
+
+    Notes: of repeated rows and responses, missing grades, and what the parts are.
+    """
     frame = _one_row_per_sample(_rows(file), problem)
-    ids = column(frame, file, problem, PROBLEM, "the problem")
-    if (unknown := (ids.isna() | (ids.astype(str) == "")).sum()) > 0:
+    names = [column(frame, file, problem, PROBLEM, "the problem").name]
+    names.append(column(frame, file, correct, CORRECT, "the grade of an answer (choose one with --correct)").name)
+    repeated = _repeated(frame, *names)
+    notes = []
+    if repeated.any():
+        notes.append(f"{file}: {repeated.sum()} of {len(frame)} rows repeat another row and are left out")
+    frame = _one_row_per_grade(frame[~repeated], *names)
+    ids, values = frame[names[0]].map(_key), frame[names[1]]
+    if (unknown := (frame[ids.name].isna() | (ids == "")).sum()) > 0:
         raise UserError(f"{file}: {unknown} of {len(ids)} samples have no {ids.name}")
-    values = column(frame, file, correct, CORRECT, "the grade of an answer (choose one with --correct)")
     grades = values.dropna().infer_objects()
     if grades.empty:
         raise UserError(f"{file}: no sample has a value of {values.name}")
     if wrong := [of for of in grades.tolist() if not (isinstance(of, int | float) and abs(of) <= sys.float_info.max)]:
         raise UserError(f"{file}: {values.name} is {wrong[0]!r}; it should be true, false or a finite number")
-    known = np.unique(grades := grades.astype(float))
+    grades = grades.astype(float)
+    grades = grades.mask(np.isclose(grades, grades.round(), rtol=0, atol=ROUNDING), grades.round())
+    known = np.unique(grades)
     if threshold is None and not set(known) <= {-1, 0, 1}:
         shown = ", ".join(f"{value:g}" for value in known[:5]) + ", ..." * (len(known) > 5)
-        one = len(ids) == ids.astype(str).nunique() and "each problem has one row, so they may be rates; "
+        one = len(ids) == ids.nunique() and "each problem has one row, so they may be rates; "
         raise UserError(
             f"{file}: {values.name} has {len(known)} value{'s' * (len(known) > 1)} "
             f"({shown}; mean {grades.mean():.3g}), not only 0 and 1: {one or ''}name the grade of a sample with "
             "--correct, or the smallest value of a correct one with --threshold"
         )
-    ids = ids.astype(str)  # TRL's prompts may be lists of messages
-    of_part = grades.groupby(_parts(frame, ids, file)[grades.index], observed=True)
-    right = {str(part): of_one >= (1 if threshold is None else threshold) for part, of_one in of_part}
+    parts, about = _parts(frame, ids, file)
+    of_part = grades.groupby(parts[grades.index], observed=True)
+    least = 1 if threshold is None else threshold
+    right = {str(part): of_one >= least - ROUNDING * max(1, abs(least)) for part, of_one in of_part}
     counts = {part: flags.groupby(ids).agg(samples="size", correct="sum") for part, flags in right.items()}
     missing, left = len(values) - len(grades), f"{ids[grades.index].nunique()} of {ids.nunique()} problems are left"
-    note = f"{file}: {missing} of {len(values)} samples have no {values.name} and are left out; {left}"
-    return counts, note if missing else ""
+    if missing:
+        notes.append(f"{file}: {missing} of {len(values)} samples have no {values.name} and are left out; {left}")
+    for name in (name for name in frame if RESPONSE.fullmatch(str(name)) and name not in names):
+        said = frame[name][frame[name].map(lambda cell: isinstance(cell, str))].astype(object)
+        texts = pd.DataFrame({"part": parts, "problem": ids, "text": said, "grade": grades})
+        if (again := texts.dropna().duplicated().sum()) > 0:
+            notes.append(f"{file}: {again} of {len(ids)} samples repeat an earlier {name}; are they copies?")
+    return counts, notes + about
 
 
-def _parts(frame: pd.DataFrame, ids: pd.Series, file: Path) -> pd.Series:
+def _parts(frame: pd.DataFrame, ids: pd.Series, file: Path) -> tuple[pd.Series, list[str]]:
     """For each row, the part of the file that it belongs to, such as `step=20`; empty if the file has one part.
 
     Columns of `POLICY` with several values split a file. Those of `KIND` do if a problem has rows of several of their
-    values, and so do the files of a folder. Integer seeds, runs or epochs of which each problem has one row number the
-    samples.
+    values, and so do the files of a folder. Seeds, runs and epochs, and files named by them, number the samples if
+    they are numbers of which each problem has one row; ids that no two rows share name the samples.
+
+    Notes: of data sets and files that are pooled or number the samples, and of parts with one sample per problem.
     """
-    keys, problems = pd.DataFrame({"part": "", "problem": ids}), ["part", "problem"]
-    for name in sorted(map(str, frame.columns), key=lambda name: bool(KIND.fullmatch(name))):  # files come last
-        kind = KIND.fullmatch(name)
-        if name != ids.name and (kind or POLICY.fullmatch(name)):
-            keys["value"] = [f"{name}={value}" for value in frame[name]]
-            groups = problems if kind else ["part"]
-            once = keys[["problem", "value"]].drop_duplicates()
-            names_problems = len(once) == once["problem"].nunique() == once["value"].nunique()
-            integers = NUMBERS.fullmatch(name) and pd.api.types.is_integer_dtype(frame[name])
-            numbers = integers and not keys.duplicated([*problems, "value"]).any()
-            if not (numbers or names_problems) and keys.groupby(groups)["value"].nunique().max() > 1:
-                keys["part"] = [",".join(filter(None, both)) for both in zip(keys["part"], keys["value"], strict=True)]
+    keys, notes, hint = pd.DataFrame({"part": "", "problem": ids}), [], ""
+
+    def order(name: str) -> tuple[bool, ...]:  # what may number the samples comes last
+        return name == "file", bool(NUMBERED.fullmatch(name)), bool(KIND.fullmatch(name))
+
+    for name in sorted(map(str, frame.columns), key=order):
+        kind, numbered = KIND.fullmatch(name), name == "file" or NUMBERED.fullmatch(name)
+        if name == ids.name or not (kind or POLICY.fullmatch(name)):
+            continue
+        keys["value"] = values = frame[name].map(_key)
+        once = keys[["problem", "value"]].drop_duplicates()
+        if len(once) == once["problem"].nunique() == once["value"].nunique():  # names the problems
+            continue
+        single = numbered and not keys.duplicated(["part", "problem", "value"]).any()
+        if single and name != "file" and not values[frame[name].notna()].duplicated().any():
+            continue  # names the samples
+        number = IN_NAME if name == "file" else rf"^-?\d+$|{IN_NAME}"
+        unnumbered = values.str.replace(number, r"\1*", case=False, regex=True)
+        if single and unnumbered.nunique() < values.nunique():
+            if "*" not in set(unnumbered):
+                notes.append(f"{file}: {name} numbers the samples ({unnumbered.iloc[0]})")
+            keys["value"], values, single = unnumbered, unnumbered, False
+        kinds = values.nunique()
+        if keys.groupby(["part", "problem"] if kind else "part")["value"].nunique().max() > 1:
+            keys["part"] += ("," + name + "=" + values).where(keys["part"] != "", name + "=" + values)
+            join = f"join the files: cat {file}/*" if name == "file" else f"remove the column {name}"
+            hint = f"; if they are samples of one policy, {join}" if single else ""
+        elif kind and kinds > 1:
+            shown = ", ".join(values.unique()[:3]) + ", ..." * (kinds > 3)
+            notes.append(f"{file}: the problems of {kinds} {name}s are pooled ({shown})")
     parts = keys["part"].unique()
     if len(parts) > PARTS:
-        raise UserError(f"{file} has rows of {', '.join(parts[:2])} and {len(parts) - 2} more; keep those of one")
-    return keys["part"].astype(pd.CategoricalDtype(parts, ordered=True))
+        raise UserError(f"{file} has rows of {', '.join(parts[:2])} and {len(parts) - 2} more; keep those of one{hint}")
+    if hint:
+        notes.append(f"{file}: one sample of a problem in each of {', '.join(parts[:2])}{hint}")
+    return keys["part"].astype(pd.CategoricalDtype(parts, ordered=True)), notes
+
+
+def _repeated(frame: pd.DataFrame, problem: str, correct: str) -> pd.Series:
+    """Whether a row repeats an earlier one, as those of other ranks and of resumed runs do.
+
+    That equal rows are copies shows if a column numbers the other rows of each problem: a short response may be drawn
+    twice.
+    """
+    rows = frame.drop(columns=[name for name in frame if WRITER.fullmatch(str(name))])
+    lists = [name for name in rows if rows[name].dtype == object]
+    equal = rows.drop(columns=lists).duplicated(keep=False).reindex(rows.index, fill_value=True)
+    keys = rows[equal].assign(**{name: rows.loc[equal, name].map(_key) for name in lists})
+    repeated = keys.duplicated().reindex(rows.index, fill_value=False)
+    apart = [name for name in rows if name == problem or POLICY.fullmatch(str(name)) or KIND.fullmatch(str(name))]
+    for name in (name for name in rows if INDEX.fullmatch(str(name)) and name not in (problem, correct)):
+        keys = rows.loc[~repeated, list({*apart, name})].map(_key)
+        if keys.groupby(problem)[name].nunique().max() > 1 and not keys.duplicated().any():
+            return repeated
+    return repeated & False
+
+
+def _one_row_per_grade(frame: pd.DataFrame, problem: str, correct: str) -> pd.DataFrame:
+    """A row per sample, if rows have lists of grades: lists as long as those are of samples, others of problems."""
+
+    def lengths(name: str) -> pd.Series:
+        return frame[name].map(lambda cell: len(cell) if isinstance(cell, list | np.ndarray) else -1)
+
+    if ((grades := lengths(correct)) < 0).all():
+        return frame
+    chats = frame[problem][lengths(problem) > 0].map(lambda cell: isinstance(cell[0], dict))
+    alike = [name for name in frame if lengths(name).equals(grades) and not (name == problem and chats.any())]
+    return frame.explode(alike, ignore_index=True)
+
+
+def _key(value: Any) -> str:
+    """A text that is equal for equal values of different files: 0 and 0.0, lists and arrays, blanks at the ends."""
+
+    def plain(value: Any) -> Any:
+        value = value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+        if isinstance(value, dict):
+            return {name: plain(of) for name, of in value.items() if of is not None}  # parquet adds fields of null
+        if isinstance(value, list):
+            return [plain(of) for of in value]
+        if isinstance(value, str):
+            return value.strip().replace("\r\n", "\n")
+        return int(value) if isinstance(value, float) and value.is_integer() else value
+
+    return text if isinstance(text := plain(value), str) else json.dumps(text, sort_keys=True, default=str)
 
 
 def _one_row_per_sample(frame: pd.DataFrame, problem: str | None) -> pd.DataFrame:
@@ -196,8 +305,8 @@ def _one_row_per_sample(frame: pd.DataFrame, problem: str | None) -> pd.DataFram
 def _rows(path: Path) -> pd.DataFrame:
     if not path.is_dir():
         return read_table(path)
-    if not (files := sorted(file for file in path.iterdir() if file.suffix in (".parquet", ".jsonl"))):
-        raise UserError(f"{path} has no .parquet or .jsonl file")
+    if not (files := [file for file in visible(path, "*") if file.suffix in TABLES]):
+        raise UserError(f"{path} has no .parquet, .jsonl or .csv file")
     return pd.concat([read_table(file).assign(file=file.stem) for file in files], ignore_index=True)
 
 
@@ -210,7 +319,7 @@ def _names(files: Sequence[Path]) -> list[str]:
     paths = [file.absolute().parts for file in files]
     head, tail = shared(paths), shared([path[::-1] for path in paths])
     names = ["/".join(path[head : len(path) - tail]) or path[-1] for path in paths]
-    return [name.removesuffix(".parquet").removesuffix(".jsonl") for name in names]
+    return [re.sub(r"\.(parquet|jsonl|csv)$", "", name) for name in names]
 
 
 def _spans(chosen: np.ndarray) -> str:

@@ -1,6 +1,5 @@
 """Reads files of other programs: tables with various column names, and the metrics that trainers log."""
 
-import json
 import re
 import warnings
 from collections.abc import Callable, Sequence
@@ -12,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from entropy_dynamics.errors import UserError, nearest
-from entropy_dynamics.results.files import read_json_lines, read_parquet
+from entropy_dynamics.results.files import check_utf8, loads, read_json_lines, read_parquet
 from entropy_dynamics.results.layout import METRICS
 
 ENTROPY = (  # also with the prefix `train/`, which loggers add
@@ -20,39 +19,52 @@ ENTROPY = (  # also with the prefix `train/`, which loggers add
     "actor/entropy",  # verl
     "entropy/all/mean",  # prime-rl
     "policy/policy_entropy",  # SkyRL
+    "entropy/mean",  # ms-swift
     "entropy_loss",  # OpenRLHF and slime: the mean entropy, whose loss has the other sign
     "approx_entropy",  # NeMo RL: an estimate from the sampled tokens
     "optim/entropy",  # Tinker: -log p of the sampled tokens
 )
-STEPS = ("step", "train/global_step", "training/global_step", "global_step", "trainer/global_step", "_step", "Step")
+STEPS = (
+    *("step", "train/global_step", "training/global_step", "global_step", "trainer/global_step", "_step", "Step"),
+    "global_step/max_steps",  # ms-swift, such as 7/60
+)
+# The axis of a panel that W&B exports, such as train/step.
+AXIS = re.compile(r"(?!.*(time|timing|per[_ ]))(.+[/._ ])?(step|iteration)", re.IGNORECASE)
 MISSING = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "null", "NULL", "None")  # in CSV; pandas' own list also has NaN
 CHECKPOINT = "trainer_state.json"
 LARGEST = 2**53  # maximum step, as larger integers are not exact in float64
-RUN = re.compile(  # columns that tell runs in one file apart
-    r"((config|display|project|wandb)[ ._/-])?(model|method|algorithm|policy|seed|name|run|exp|experiment|trial|job)"
-    r"([ ._/-]?(id|uuid|name|number|path))?",
-    re.IGNORECASE,
-)
+LABEL = r"((config|display|project|wandb)[ ._/-])?({})([ ._/-]?(id|uuid|name|number|path))?"
+RUNS = "seed|name|run|exp|experiment|trial|job"
+RUN = re.compile(LABEL.format(f"model|method|algorithm|policy|agent|{RUNS}"), re.IGNORECASE)  # tells runs apart
 NATS_ROUNDING = 1e-2  # in bf16, a log p near 0 may round to above 0, and an entropy near 0 to below 0
 _parquet = partial(read_parquet, remedy="write it again")
 
 
 def read_table(path: Path) -> pd.DataFrame:
-    """The rows of a parquet or JSONL file. Text stays text, so that the ids "007" and "7" differ.
+    """The rows of a parquet, JSONL or CSV file. Text stays text, so that the ids "007" and "7" differ.
 
     Raises UserError if the file is missing, a folder or damaged, has a different format, or has no rows.
     """
     if path.is_dir():
-        files = ", ".join(sorted(file.name for file in path.iterdir())[:3])
+        files = ", ".join(file.name for file in visible(path, "*")[:3])
         raise UserError(f"{path} is a folder; name a file in it{files and f', such as {files}'}")
     if not path.is_file():
         raise UserError(f"no file {path}")
-    if path.suffix not in (".parquet", ".jsonl"):
-        raise UserError(f"{path} should be a .parquet or a .jsonl file")
-    frame = _parquet(path) if path.suffix == ".parquet" else pd.DataFrame(read_json_lines(path))
+    if path.suffix not in TABLES:
+        raise UserError(f"{path} should be a .parquet, .jsonl or .csv file")
+    try:
+        frame = TABLES[path.suffix](path)
+    except (ValueError, pd.errors.ParserWarning) as error:
+        raise UserError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
     if frame.empty:
         raise UserError(f"{path} has no rows")
     return frame
+
+
+def visible(folder: Path, pattern: str) -> list[Path]:
+    """Paths below a folder without hidden ones, such as ._NAME of macOS and .ipynb_checkpoints."""
+    paths = sorted(folder.glob(pattern))
+    return [path for path in paths if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
 
 
 def column(frame: pd.DataFrame, path: Path, wanted: str | None, known: Sequence[str], what: str) -> pd.Series:
@@ -126,7 +138,7 @@ def _frames(run: Path, names: tuple[str, ...]) -> dict[Path, pd.DataFrame]:
         raise UserError(f"no file {run}")
     tried = []
     for pattern, read in kinds.items():
-        files = sorted(run.rglob(pattern)) if run.is_dir() else [run] if run.match(pattern) else []
+        files = visible(run, f"**/{pattern}") if run.is_dir() else [run] if run.match(pattern) else []
         if files:
             try:
                 tried.append({file: _read(file, read, names) for file in files})
@@ -148,7 +160,7 @@ def _frames(run: Path, names: tuple[str, ...]) -> dict[Path, pd.DataFrame]:
 def _read(file: Path, read: Callable[[Path], pd.DataFrame], names: tuple[str, ...]) -> pd.DataFrame:
     """One row per logged step. A logged NaN entropy becomes inf, as pandas cannot tell NaN from a missing value."""
     try:
-        frame = _by_step(read(file))
+        frame = _by_step(read(file), names)
         if (entropy := first_logged(frame, names)) is not None:
             ours = (file.name, entropy.name) == (METRICS, "entropy")  # has a value in every row, so a null is NaN
             nan = entropy.isna() if ours else entropy.map(_is_nan).astype(bool)
@@ -161,14 +173,18 @@ def _read(file: Path, read: Callable[[Path], pd.DataFrame], names: tuple[str, ..
     return frame
 
 
-def _by_step(frame: pd.DataFrame) -> pd.DataFrame:
-    step = next((name for name in STEPS if name in frame), None)
+def _by_step(frame: pd.DataFrame, names: tuple[str, ...]) -> pd.DataFrame:
+    entropy = first_logged(frame, names)
+    of_entropy = frame if entropy is None else frame[entropy.notna()]
+    steps = [name for name in (*STEPS, *filter(AXIS.fullmatch, map(str, frame))) if name in frame]
+    step = next((name for name in steps if of_entropy[name].notna().any()), next(iter(steps), None))
     if step is None and len(frame):
         raise ValueError(f"it logs no step ({', '.join(STEPS)}), but {', '.join(map(str, frame.columns)):.60}")
     if step is None or (frame := frame.dropna(subset=step)).empty:
         return pd.DataFrame()
+    frame = frame[~frame[step].map(lambda value: isinstance(value, list))]  # of ms-swift's samples
     _check_one_run(frame, step)
-    steps = _finite(frame.pop(step))
+    steps = _finite(frame.pop(step).map(lambda value: value.partition("/")[0] if isinstance(value, str) else value))
     if (steps.abs() > LARGEST).any():
         raise ValueError(f"{step} is {steps.abs().max():.4g}; it should be at most 2**53")
     return frame.set_index(steps.astype(int) if (steps % 1 == 0).all() else steps).rename_axis("step")
@@ -230,10 +246,33 @@ def _json_lines(file: Path) -> pd.DataFrame:
     return frame
 
 
+def _csv_rows(file: Path, **options: Any) -> pd.DataFrame:
+    with file.open("rb") as lines:
+        check_utf8(header := lines.readline())
+    bare = re.sub(rb'"[^"]*"', b"", header)
+    for separator, name in ((b";", ";"), (b"\t", "tabs")):
+        if separator in bare and b"," not in bare:
+            raise ValueError(f"its columns are separated by {name}, not by commas")
+    with warnings.catch_warnings(action="error", category=pd.errors.ParserWarning):  # of rows longer than the header
+        return pd.read_csv(file, index_col=False, keep_default_na=False, na_values=MISSING, **options)
+
+
+def _typed_csv(file: Path) -> pd.DataFrame:
+    """A column of JSON, such as numbers and lists, or of a spreadsheet's TRUE and FALSE has its values, others text."""
+
+    def values(cells: pd.Series) -> pd.Series:
+        words = cells.dropna().map(lambda cell: cell.lower() if cell.lower() in ("true", "false") else cell)
+        try:
+            return words.map(lambda word: loads(word.encode())).reindex(cells.index)
+        except ValueError:
+            return cells
+
+    return _csv_rows(file, dtype=str).apply(values)
+
+
 def _csv(file: Path) -> pd.DataFrame:
     """W&B's export of a panel: columns "RUN - METRIC", with __MIN and __MAX where steps were merged."""
-    with warnings.catch_warnings(action="error", category=pd.errors.ParserWarning):  # of rows longer than the header
-        frame = pd.read_csv(file, index_col=False, keep_default_na=False, na_values=MISSING)
+    frame = _csv_rows(file)
     frame = frame[[name for name in frame if not str(name).endswith(("__MIN", "__MAX"))]]
     names = frame.columns.str.rpartition(" - ")
     if len({run for run, dash, _ in names if dash}) > 1:
@@ -242,7 +281,14 @@ def _csv(file: Path) -> pd.DataFrame:
 
 
 def _trainer_state(file: Path) -> pd.DataFrame:
-    state = json.loads(file.read_text(), parse_constant=_constant)
+    state = loads(file.read_bytes(), _constant)
     if not isinstance(state, dict) or "log_history" not in state:
         raise ValueError("it has no log_history")
     return pd.DataFrame(state["log_history"])
+
+
+TABLES: dict[str, Callable[[Path], pd.DataFrame]] = {
+    ".parquet": _parquet,
+    ".jsonl": lambda file: pd.DataFrame(read_json_lines(file)),
+    ".csv": _typed_csv,
+}

@@ -4,6 +4,7 @@ import glob
 import hashlib
 import json
 import os
+import re
 import shutil
 import socket
 import stat
@@ -53,6 +54,25 @@ def read_json(path: Path, remedy: str = "delete it and rerun its stage") -> Any:
         raise UserError(f"{path} is damaged ({error}): {remedy}") from error
 
 
+def check_utf8(start: bytes) -> None:
+    """Raises ValueError if a file that starts so is in UTF-16 or UTF-32, as `>` of Windows PowerShell writes it."""
+    if not (encoding := json.detect_encoding(start)).startswith("utf-8"):
+        raise ValueError(f"the file is in {encoding[:6].upper()}; save it as UTF-8")
+
+
+def loads(text: bytes, constant: Callable[[str], object] = float) -> Any:
+    """The JSON value, of `whole_characters`."""
+    value = json.loads(text, parse_constant=constant)
+    if re.search(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]", text):
+        value = json.loads(whole_characters(json.dumps(value, ensure_ascii=False)), parse_constant=constant)
+    return value
+
+
+def whole_characters(text: str) -> str:
+    """The text with U+FFFD for each half of a surrogate pair, which neither pandas nor UTF-8 can hold."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def read_json_lines(path: Path, constant: Callable[[str], object] = float) -> list[dict[str, Any]]:
     """The JSON object on each line; `constant` converts NaN, Infinity and -Infinity.
 
@@ -62,7 +82,9 @@ def read_json_lines(path: Path, constant: Callable[[str], object] = float) -> li
     with path.open("rb") as file:  # bytes, so that a broken character is reported with its line
         for number, line in enumerate(file, 1):
             try:
-                rows += [json.loads(line, parse_constant=constant)] if line.strip() else []
+                if number == 1:
+                    check_utf8(line)
+                rows += [loads(line, constant)] if line.strip() else []
                 if rows and not isinstance(rows[-1], dict):
                     raise ValueError(f"{type(rows[-1]).__name__} instead")
             except (ValueError, RecursionError) as error:

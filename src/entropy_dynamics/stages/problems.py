@@ -111,7 +111,8 @@ def _drop_shared(loaded: LoadedSet, earlier: LoadedSet, other: str, threshold: f
 def _check_left(loaded: LoadedSet, name: str) -> None:
     if not loaded.problems:
         reasons = ", ".join(f"{number} x {reason}" for reason, number in loaded.dropped.items())
-        raise UserError(f"{set_key(name)}: none of its {loaded.entry['rows']} problems is left ({reasons})")
+        of = f"{set_key(name)}: none of its {loaded.entry['rows']} problems is left"
+        raise UserError(f"{of} ({reasons}){loaded.example}")
 
 
 def _files_in_folder(data: DataConfig) -> dict[str, SetSource]:

@@ -132,6 +132,8 @@ class LoadedSet:
     """The source, and the number of `rows` read."""
     dropped: Counter[str] = field(default_factory=Counter)
     """Number of dropped rows by reason."""
+    example: str = ""
+    """What the source has, for the message that no problem is left."""
 
 
 class SetSource(Section, ABC):

@@ -24,6 +24,8 @@ class RawProblem:
     """None: derived from the text during cleaning."""
     text: Any
     answer: Any
+    fault: str = ""
+    """Why there is no text, if the source says so."""
 
 
 def clean_problems(raw: Iterable[RawProblem], task: Task) -> tuple[list[Problem], Counter[str]]:
@@ -59,7 +61,7 @@ def clean_problems(raw: Iterable[RawProblem], task: Task) -> tuple[list[Problem]
 def _read(row: RawProblem, task: Task) -> tuple[str, str | None, str]:
     """The key of a problem, its answer, and the reason if there is none."""
     if not isinstance(row.text, str) or not row.text.strip():
-        return "", None, NO_TEXT
+        return "", None, row.fault or NO_TEXT
     key = sys.intern(task.key(row.text.strip()))  # raw DAPO repeats each text a hundred times
     if row.answer is None or row.answer != row.answer or (isinstance(row.answer, str) and not row.answer.strip()):
         return key, None, NO_ANSWER

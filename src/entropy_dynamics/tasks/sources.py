@@ -1,6 +1,8 @@
 """Task-independent sources of problem sets: a file, the Hugging Face Hub, a split of the training set."""
 
+import ast
 import json
+import re
 import sys
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Iterator
@@ -12,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from entropy_dynamics.errors import UserError, nearest
-from entropy_dynamics.results.files import read_json_lines, sha256
+from entropy_dynamics.results.files import read_json_lines, sha256, whole_characters
 from entropy_dynamics.sections import PositiveInt
 from entropy_dynamics.tasks import LoadedSet, SetSource, find_task
 from entropy_dynamics.tasks.cleaning import RawProblem, clean_problems
@@ -20,6 +22,9 @@ from entropy_dynamics.tasks.statements import StatedInWords, asks_for_format
 
 _OWN = ("problem", "answer")
 _VERL = ("prompt", "reward_model.ground_truth")
+_CHAT = re.compile(r"""\s*(array\()?\[?\s*\{.*["'](role|from|content)["']\s*:""", re.DOTALL)
+_OBJECT = re.compile(r"\s*\{")
+_LIST = re.compile(r"""\s*\[\s*(["']).*\1\s*\]\s*""", re.DOTALL)
 
 # pyarrow and datasets are imported only when rows are read, as a config needs neither.
 
@@ -53,7 +58,8 @@ class RowsSource(SetSource):
         problems, dropped = clean_problems(raw, task)
         if isinstance(task, StatedInWords) and (left := sum(asks_for_format(problem.text) for problem in problems)):
             entry["instructions_left"] = left
-        return LoadedSet(problems, entry, dropped)
+        example = "" if problems or not raw or raw[0].fault else f"; the first answer is {raw[0].answer!r:.80}"
+        return LoadedSet(problems, entry, dropped, example)
 
     def names(self, known: Collection[str]) -> tuple[str, str]:
         """The columns of the problem and its answer: the configured ones or, if they are not `known`, verl's."""
@@ -75,10 +81,18 @@ class RowsSource(SetSource):
         problems = []
         for row in self.rows():
             problem_column, answer_column = self.names(row)
-            name, text = row.get(self.id_column) if self.id_column else None, _text(_at(row, problem_column))
+            name, text, fault = row.get(self.id_column) if self.id_column else None, None, ""
+            try:
+                text = _text(_at(row, problem_column))
+            except ValueError as error:
+                fault = str(error)
             if isinstance(text, str):
-                text = sys.intern(text)  # the original DAPO repeats each text a hundred times
-            problems.append(RawProblem(None if name is None else str(name), text, _at(row, answer_column)))
+                text = sys.intern(whole_characters(text))  # the original DAPO repeats each text a hundred times
+            answer = _at(row, answer_column)
+            with suppress(ValueError):
+                answer = _parsed(answer, _LIST)
+            answer = answer[0] if isinstance(answer, list) and len(answer) == 1 else answer
+            problems.append(RawProblem(None if name is None else str(name), text, answer, fault))
         return problems
 
 
@@ -167,14 +181,43 @@ def _at(row: dict[str, Any], path: str) -> Any:
     if path in row or "." not in path:
         return row.get(path)
     top, _, rest = path.partition(".")
-    return _at(row[top], rest) if isinstance(row.get(top), dict) else None
+    inner = row.get(top)
+    with suppress(ValueError):
+        inner = _parsed(inner, _OBJECT)
+    return _at(inner, rest) if isinstance(inner, dict) else None
 
 
 def _text(value: Any) -> Any:
-    """The last message of the user, if the value is a chat, possibly as JSON."""
-    if isinstance(value, str) and value.startswith('[{"role"'):
-        with suppress(ValueError):
-            value = json.loads(value)
-    if isinstance(value, list) and all(isinstance(message, dict) for message in value):
-        return next((message.get("content") for message in reversed(value) if message.get("role") == "user"), None)
-    return value
+    """The last message of the user, if the value is a chat, possibly as JSON or Python's repr.
+
+    Raises ValueError, with the reason for dropping the row, for a chat without such a text.
+    """
+    chat = _parsed(value, _CHAT)
+    if isinstance(chat, dict):  # one message, or {"messages": [...]}
+        chat = [chat] if "role" in chat else next((of for of in chat.values() if isinstance(of, list)), None)
+    if isinstance(chat, list):
+        chat = [_parsed(message, _CHAT) for message in chat]
+    if not (isinstance(chat, list) and all(isinstance(message, dict) for message in chat)):
+        if isinstance(value, str) and chat is not value:
+            raise ValueError("a chat without messages")
+        return value
+    if chat and not any({"role", "content"} <= message.keys() for message in chat):
+        raise ValueError(f"the messages have {', '.join(map(repr, chat[0]))}, not 'role' and 'content'")
+    content = next((message.get("content") for message in reversed(chat) if message.get("role") == "user"), None)
+    blocks = content if isinstance(content, list) else []
+    parts = [part if isinstance(part, dict) else {"text": part} for part in blocks]
+    if other := [part for part in parts if not isinstance(part.get("text"), str)]:
+        raise ValueError(f"a message has a part of type {other[0].get('type')}")
+    return "\n".join(part["text"] for part in parts) if parts else content
+
+
+def _parsed(value: Any, form: re.Pattern[str]) -> Any:
+    """The value that a text of this form stands for. Raises ValueError if it is neither JSON nor Python's repr."""
+    if not (isinstance(value, str) and form.match(value)):
+        return value
+    with suppress(ValueError):
+        return json.loads(value)
+    for text in (value, re.sub(r"\}\s*\n\s*\{", "}, {", re.sub(r"\barray(?=\()|,\s*dtype=object(?=\))", "", value))):
+        with suppress(ValueError, SyntaxError, RecursionError, MemoryError):  # the second: of numpy's arrays
+            return ast.literal_eval(text.strip())
+    raise ValueError("a list or chat that is neither JSON nor Python's repr")

@@ -21,6 +21,10 @@ class Math(StatedInWords):
     instruction = INSTRUCTION
 
     def read_answer(self, value: Any, text: str) -> str:
+        """The integer, which may be behind the #### of GSM8K's solutions or in the last box of MATH's."""
+        if isinstance(value, str):
+            value = value.rpartition("####")[2].strip()
+            value = value if (box := extract_boxed(value)) is None else box
         return read_integer(value)
 
     def extract(self, response: str) -> str | None:

@@ -1,0 +1,290 @@
+"""pass-at-k: which rows are samples of one policy, and which problems are the same."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from command_line import error, output, run, write_lines
+
+GRADES = {"a": [1, 0, 0, 0], "b": [1, 1, 0, 0], "c": [0, 0, 0, 0], "d": [1, 1, 1, 1]}
+CURVE = {1: 43.8, 2: 58.3, 4: 75.0}  # c of 4 correct: 1 - C(4 - c, k) / C(4, k), averaged
+
+
+def rows(**columns):
+    """A row per sample; each column is a function of the problem's and the sample's number and of the row's."""
+    return [
+        {"problem_id": name, "correct": grade}
+        | {key: of(place, sample, 4 * place + sample) for key, of in columns.items()}
+        for place, (name, grades) in enumerate(GRADES.items())
+        for sample, grade in enumerate(grades)
+    ]
+
+
+def json_rows(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def curve(text, column=1):
+    """k -> Pass@k."""
+    return {int(line.split()[0]): float(line.split()[column]) for line in text.splitlines()[1:]}
+
+
+def curve_of(capsys, *arguments):
+    """Pass@k of a file with one policy, and what the command says on stderr."""
+    out, err = output(capsys, "pass-at-k", *arguments)
+    assert out.split("\n")[0].split()[2:] == ["low", "high"]
+    return curve(out), err
+
+
+# ---------------------------------------------------------------- seeds and ids
+
+
+@pytest.mark.parametrize("name", ["seed", "trial_id", "epoch", "run", "Run Number"])
+@pytest.mark.parametrize("value", [int, str, float, "try-{}".format, "seed_{}".format], ids=str)
+def test_a_number_of_any_type_of_which_a_problem_has_one_row_is_a_sample(name, value, tmp_path, capsys):
+    path = write_lines(tmp_path / "all.jsonl", rows(**{name: lambda _, sample, __: value(sample)}))
+    assert curve_of(capsys, path)[0] == CURVE
+
+
+@pytest.mark.parametrize("name", ["run_id", "trial_name", "job_id", "experiment", "seed"])
+def test_an_id_that_no_two_rows_share_names_a_sample(name, tmp_path, capsys):
+    path = write_lines(tmp_path / "all.jsonl", rows(**{name: lambda place, _, row: f"{place}__{row * 7919:08x}"}))
+    assert curve_of(capsys, path) == (CURVE, "")
+    steps = [row | {"step": step, name: f"{row[name]}{step}"} for step in (0, 20) for row in json_rows(path)]
+    header = run(capsys, "pass-at-k", write_lines(path, steps)).split("\n")[0].split()
+    assert header[1::3] == ["step=0", "step=20", "difference"]
+
+
+@pytest.mark.parametrize("name", ["run", "seed", "name"])
+def test_names_that_differ_in_more_than_the_number_of_a_sample_are_policies(name, tmp_path, capsys):
+    """Sizes and learning rates are numbers too; what to do if they are samples is said."""
+    for names in (["qwen-7b", "qwen-32b"], ["lr1e-6", "lr3e-6"], ["step100", "step200"], ["grpo_seed1", "ppo_seed1"]):
+        two = [row | {name: names[at % 2]} for at, row in enumerate(rows()) if at % 4 < 2]
+        out, err = output(capsys, "pass-at-k", write_lines(tmp_path / "all.jsonl", two))
+        assert len(out.split("\n")[0].split()) == 1 + 3 * 3
+        assert f"if they are samples of one policy, remove the column {name}\n" in err
+
+
+def in_files(folder, named, suffix="jsonl"):
+    """A file per sample."""
+    for sample in range(4):
+        of_sample = pd.DataFrame([row for at, row in enumerate(rows()) if at % 4 == sample])
+        (path := folder / f"{named.format(sample)}.{suffix}").parent.mkdir(exist_ok=True)
+        if suffix == "jsonl":
+            write_lines(path, of_sample.to_dict("records"))
+        else:
+            getattr(of_sample, f"to_{suffix}")(path, index=False)
+    return folder
+
+
+@pytest.mark.parametrize("named", ["output-rs{}", "seed_{}", "math.run={}", "aime-trial{}-done"])
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet", "csv"])
+def test_files_named_by_the_seed_are_samples(named, suffix, tmp_path, capsys):
+    found, err = curve_of(capsys, in_files(tmp_path / "run", named, suffix))
+    assert found == CURVE
+    assert err == f"{tmp_path}/run: file numbers the samples ({named.format('*')})\n"
+
+
+def test_a_greedy_file_beside_those_of_seeds_is_a_policy_of_its_own(tmp_path, capsys):
+    folder = in_files(tmp_path / "run", "output-rs{}")
+    write_lines(folder / "output.jsonl", [{"problem_id": name, "correct": 1} for name in GRADES])
+    header, first = run(capsys, "pass-at-k", folder).splitlines()
+    assert header.split()[1::3] == ["file=output-rs*", "file=output", "difference"]
+    assert first.split()[1::3] == ["43.8", "100.0", "56.2"]
+
+
+@pytest.mark.parametrize("files", [4, 9])
+def test_files_of_which_nothing_says_that_they_are_samples_are_columns(files, tmp_path, capsys):
+    """verl names them by steps."""
+    for step in range(files):
+        write_lines(tmp_path / f"val/{step}.jsonl", [{"problem_id": name, "correct": 1} for name in GRADES])
+    remedy = f"; if they are samples of one policy, join the files: cat {tmp_path}/val/*"
+    if files == 4:
+        assert output(capsys, "pass-at-k", tmp_path / "val")[1].endswith(f"{remedy}\n")
+    else:
+        message = f"{tmp_path}/val has rows of file=0, file=1 and 7 more; keep those of one{remedy}"
+        assert error(capsys, "pass-at-k", tmp_path / "val") == message
+
+
+# ---------------------------------------------------------------- repeated rows
+
+
+NUMBERED = {"sample_idx": lambda _, sample, __: sample, "response": lambda *at: f"It is {at[2] // 2}."}
+
+
+def test_rows_that_a_resumed_run_or_every_rank_writes_again_are_left_out(tmp_path, capsys):
+    once = rows(**NUMBERED)
+    path = tmp_path / "all.jsonl"
+    of_rank = [[row | {"rank": rank, "timestamp": rank + 0.5} for row in once] for rank in range(3)]
+    for first, again in ((once, once[5:9]), (once, once), (once, 6 * once), (of_rank[0], of_rank[1] + of_rank[2])):
+        found, err = curve_of(capsys, write_lines(path, first + again))
+        assert found == CURVE
+        assert err.startswith(f"{path}: {len(again)} of {16 + len(again)} rows repeat another row and are left out\n")
+
+
+def test_rows_are_repeated_only_if_all_of_their_lists_are(tmp_path, capsys):
+    once = [row | {"tokens": [row["correct"]] * 1200, "seed": at % 4} for at, row in enumerate(rows())]
+    pd.DataFrame(once + once[:3]).to_parquet(path := tmp_path / "all.parquet")
+    assert curve_of(capsys, path) == (CURVE, f"{path}: 3 of 19 rows repeat another row and are left out\n")
+    again = [row | {"tokens": [*row["tokens"][:-1], 7]} for row in once[:4]]
+    pd.DataFrame(once + again).to_parquet(path)
+    assert "left out" not in output(capsys, "pass-at-k", path)[1]
+
+
+@pytest.mark.parametrize("numbered", [{}, {"sample_idx": lambda _, sample, __: sample}], ids=["no number", "numbers"])
+def test_a_response_that_is_there_several_times_is_counted_but_stays(numbered, tmp_path, capsys):
+    """A model may answer twice in the same words, so these are samples."""
+    path = write_lines(tmp_path / "all.jsonl", rows(response=lambda place, _, __: f"It is {place}.", **numbered))
+    again = 12 - 1 - 1  # problems a and b have right and wrong ones
+    found, err = curve_of(capsys, path)
+    assert (found, err) == (CURVE, f"{path}: {again} of 16 samples repeat an earlier response; are they copies?\n")
+    assert curve_of(capsys, write_lines(path, rows())) == (CURVE, "")
+    assert curve_of(capsys, write_lines(path, rows(response=lambda *at: str(at)))) == (CURVE, "")
+
+
+# ---------------------------------------------------------------- lists, problems, grades
+
+
+def test_lists_of_grades_are_samples(tmp_path, capsys):
+    table = [
+        {"problem_id": name, "correct": grades, "generations": [f"{name}{at}" for at in range(4)], "step": 0}
+        for name, grades in GRADES.items()
+    ]
+    assert curve_of(capsys, write_lines(tmp_path / "all.jsonl", table)) == (CURVE, "")
+    ungraded = {"problem_id": "e", "correct": None, "generations": ["e1"] * 4, "step": 0}
+    found, err = curve_of(capsys, write_lines(tmp_path / "some.jsonl", [*table, ungraded]))
+    assert found == CURVE
+    assert err.endswith("1 of 17 samples have no correct and are left out; 4 of 5 problems are left\n")
+    pd.DataFrame(table).assign(correct=[[bool(one) for one in row["correct"]] for row in table]).to_parquet(
+        path := tmp_path / "all.parquet"
+    )
+    assert curve_of(capsys, path) == (CURVE, "")
+    chats = [[{"role": "system", "content": "s"}, {"role": "user", "content": name}] for name in GRADES]
+    two = [{"prompt": chat, "score": GRADES[name][1:3]} for name, chat in zip(GRADES, chats, strict=True)]
+    assert curve_of(capsys, write_lines(tmp_path / "two.jsonl", two))[0] == {1: 37.5, 2: 50.0}
+
+
+def test_every_column_may_be_a_list_over_the_batch_of_a_step(tmp_path, capsys):
+    """ms-swift's completions.jsonl."""
+    names = [name for name in GRADES for _ in range(4)]
+    grades = [float(grade) for row in GRADES.values() for grade in row]
+    table = [
+        {"step": [str(step)] * 16, "prompt": names, "completion": [f"{at}" for at in range(16)], "Math": of_step}
+        for step, of_step in ((5, grades), (10, [1.0] * 16))
+    ]
+    out = run(capsys, "pass-at-k", write_lines(tmp_path / "completions.jsonl", table), "--correct", "Math")
+    assert out.split("\n")[0].split()[1::3] == ["step=5", "step=10", "difference"]
+    assert (curve(out), curve(out, 4)) == (CURVE, dict.fromkeys(CURVE, 100.0))
+
+
+def test_prompts_of_many_token_ids_are_problems_of_their_own(tmp_path, capsys):
+    """numpy abbreviates the text of more than 1,000 items."""
+    ids = {name: np.arange(3000) + 100_000 * (np.arange(3000) == 1500 + place) for place, name in enumerate(GRADES)}
+    for nested in (False, True):
+        table = [
+            {"prompt": [{"role": "user", "content": ids[row["problem_id"]]}] if nested else ids[row["problem_id"]]}
+            | {"correct": row["correct"]}
+            for row in rows()
+        ]
+        pd.DataFrame(table).to_parquet(path := tmp_path / "tokens.parquet")
+        assert curve_of(capsys, path)[0] == CURVE
+        lines = json.loads(json.dumps(table, default=np.ndarray.tolist))
+        out, err = output(capsys, "pass-at-k", path, write_lines(tmp_path / "tokens.jsonl", lines))
+        assert "both have" not in err
+        assert curve(out, 7) == dict.fromkeys(CURVE, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (lambda at: at, float),
+        (lambda at: at, str),
+        (lambda at: f"How many?{at}", lambda at: f" How many?{at}\n"),
+        (lambda at: f"How\nmany?{at}", lambda at: f"How\r\nmany?{at}"),
+        (lambda at: [{"role": "user", "content": f"{at} "}], lambda at: [{"content": f"{at}", "role": "user"}]),
+    ],
+    ids=["floats", "texts", "blanks", "line ends", "chats"],
+)
+def test_the_same_problem_in_two_files(first, second, tmp_path, capsys):
+    paths = []
+    for name, key in (("one", first), ("two", second)):
+        table = [row | {"problem_id": key(at // 4)} for at, row in enumerate(rows())]
+        if isinstance(key(0), float):
+            pd.DataFrame(table).to_parquet(path := tmp_path / f"{name}.parquet")
+        else:
+            path = write_lines(tmp_path / f"{name}.jsonl", table)
+        paths.append(path)
+    out, err = output(capsys, "pass-at-k", *paths)
+    assert (err, curve(out, 7)) == ("", dict.fromkeys(CURVE, 0.0))
+
+
+def test_files_without_a_common_problem_show_what_theirs_are_like(tmp_path, capsys):
+    for name in ("one", "two"):
+        write_lines(tmp_path / f"{name}.jsonl", [{"problem_id": f"{name}-7", "correct": 1}])
+    message = error(capsys, "pass-at-k", tmp_path / "one.jsonl", tmp_path / "two.jsonl")
+    assert message.endswith("have no problem in common; their first ones are one-7 and two-7")
+
+
+def test_a_problem_with_fewer_samples_is_named_as_what_ends_k(tmp_path, capsys):
+    path = write_lines(tmp_path / "all.jsonl", rows()[:-3])
+    found, err = curve_of(capsys, path)
+    assert list(found) == [1]
+    assert err == "k ends at 1, as 1 of 4 problems of all have no more samples; others have up to 4\n"
+
+
+def test_grades_of_float32_are_whole_numbers_and_reach_a_threshold(tmp_path, capsys):
+    nearly = {1: float(np.nextafter(np.float32(1), np.float32(0))), 0: 1e-9}
+    assert nearly[1] < 1
+    path = write_lines(tmp_path / "all.jsonl", [row | {"correct": nearly[row["correct"]]} for row in rows()])
+    assert curve_of(capsys, path)[0] == CURVE
+    assert curve_of(capsys, path, "--threshold", 1)[0] == CURVE
+    frame = pd.DataFrame(rows())
+    frame.assign(correct=frame["correct"].map({1: 0.7, 0: 0.6}).astype("float32")).to_parquet(
+        path := tmp_path / "all.parquet"
+    )
+    assert curve_of(capsys, path, "--threshold", 0.7)[0] == CURVE
+
+
+# ---------------------------------------------------------------- files
+
+
+def test_half_a_surrogate_pair_is_read_in_any_column(tmp_path, capsys):
+    path = write_lines(tmp_path / "all.jsonl", rows(response=lambda *at: f"\ud835{at} \U0001d465 \udc00"))
+    assert curve_of(capsys, path) == (CURVE, "")
+    halves = {"a": "a \ud835", "b": "b \udc00", "c": "\ud835\ud835 c", "d": "d \U0001d465"}
+    write_lines(path, [row | {"problem_id": halves[row["problem_id"]]} for row in rows()])
+    assert curve_of(capsys, path)[0] == CURVE
+    path.write_bytes(path.read_bytes().replace(rb"\udc00", b"\xed\xb0\x80"))  # as some programs encode it
+    assert curve_of(capsys, path)[0] == CURVE
+
+
+def test_a_csv_file_is_read_and_its_ids_stay_text(tmp_path, capsys):
+    names = {"a": "007", "b": "7", "c": "7.0", "d": 'a "quoted", one'}
+    frame = pd.DataFrame(rows(response=lambda *at: f"{at}\nend")).replace({"problem_id": names})
+    for grades in ({1: 1, 0: 0}, {1: "True", 0: "False"}, {1: "TRUE", 0: "FALSE"}, {1: 1.0, 0: -1.0}):
+        frame.assign(correct=frame["correct"].map(grades)).to_csv(path := tmp_path / "all.csv", index=False)
+        assert curve_of(capsys, path) == (CURVE, "")
+    frame.to_csv(path, index=False, sep=";")
+    assert error(capsys, "pass-at-k", path).endswith("its columns are separated by ;, not by commas")
+    frame.to_csv(path, index=False, encoding="utf-16")
+    assert error(capsys, "pass-at-k", path) == f"{path} cannot be read: the file is in UTF-16; save it as UTF-8"
+    path.write_text("")
+    assert error(capsys, "pass-at-k", path).startswith(f"{path} cannot be read: ")
+
+
+def test_hidden_files_of_a_folder_are_not_read(tmp_path, capsys):
+    write_lines(tmp_path / "val/all.jsonl", rows())
+    (tmp_path / "val/._all.jsonl").write_bytes(b"\x00\x05\x16\x07Mac OS X")
+    write_lines(tmp_path / "val/.ipynb_checkpoints/all-checkpoint.jsonl", rows())
+    assert curve_of(capsys, tmp_path / "val") == (CURVE, "")
+
+
+def test_data_sets_that_are_pooled_are_named(tmp_path, capsys):
+    for name, ids in (("aime", "ab"), ("amc", "c"), ("math", "d")):
+        write_lines(tmp_path / f"val/{name}.jsonl", [row for row in rows() if row["problem_id"] in ids])
+    said = "the problems of 3 files are pooled (aime, amc, math)\n"
+    assert curve_of(capsys, tmp_path / "val") == (CURVE, f"{tmp_path}/val: {said}")
+    path = write_lines(tmp_path / "all.jsonl", rows(benchmark=lambda place, *_: "xxyy"[place]))
+    assert curve_of(capsys, path) == (CURVE, f"{path}: the problems of 2 benchmarks are pooled (x, y)\n")
