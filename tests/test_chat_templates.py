@@ -2,8 +2,9 @@
 
 import pytest
 
-from command_line import error, run
+from command_line import error, run, set_to
 from conftest import ROOT
+from entropy_dynamics.cli import main
 from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.storage import save_policy
@@ -13,8 +14,9 @@ from entropy_dynamics.sampling import prompts_hash
 from entropy_dynamics.stages.common import make_prompts
 from entropy_dynamics.tasks import Problem, find_task
 from entropy_dynamics.tasks.files import write_problems
-from entropy_dynamics.tasks.prompts import render_prompt
+from entropy_dynamics.tasks.prompts import render_prompt, turn_end_note
 from mistakes import mistake
+from published_models import SHAPE, byte_level_tokenizer, write_model
 
 MODEL = "qwen2.5-7b-instruct"
 PROBLEM = Problem("p", "  What is 1+1?\n", "2", "math")
@@ -112,6 +114,44 @@ def test_a_prompts_hash_is_that_of_ids_and_tokens():
     assert len(hashes) == 4
     renamed = [Problem("r", *list(vars(one).values())[1:]) for one in problems[:1]]
     assert prompts_hash(make_prompts(config_with(), with_template(TURNS), renamed)) not in hashes
+
+
+@pytest.mark.parametrize(
+    ("template", "end"),
+    [
+        (TURNS, None),
+        (TURNS + "</s>", "</s>"),
+        (TURNS + "{% if not add_generation_prompt %} {{ eos_token }}\n{% endif %}", None),
+        (TURNS + "<|im_end|>\n<|endoftext|>", "<|im_end|>"),
+        (TURNS + "[END]\n", "[END]"),
+        (REFUSED["syntax"][0], None),
+    ],
+)
+def test_a_template_that_ends_turns_otherwise_than_the_tokenizer_is_noted(template, end):
+    note = turn_end_note(with_template(template), "chat")
+    assert (note or "").startswith(f"the chat template ends a turn with {end}, but" if end else "")
+    assert (note is None) == (end is None)
+    assert turn_end_note(with_template(template), "completion") is None
+
+
+@pytest.mark.parametrize("end", ["<|stop|>", "</s>"])
+def test_the_commands_say_which_token_ends_a_turn(end, tmp_path, monkeypatch, capfd):
+    source, tokenizer = write_model(tmp_path / "source"), byte_level_tokenizer()
+    tokenizer.chat_template = TURNS + "{% if not add_generation_prompt %}" + end + "{% endif %}"
+    tokenizer.save_pretrained(source)
+    monkeypatch.chdir(ROOT)
+    layout = Layout.of("paper", tmp_path)
+    for name in load_config("paper", MODEL, configs=ROOT / "configs").data.sets:
+        write_problems(layout.problems(name), [PROBLEM])
+    shape = set_to([f"model.shape.{key}={value}" for key, value in SHAPE.items()])
+    options = ["--scale", "paper", "--model", MODEL, "--results", tmp_path, "--set", f"model.path={source}", *shape]
+    for command in ("model", "prompt"):
+        assert main([command, *map(str, options)]) == 0
+        said = (
+            f"note: the chat template ends a turn with {end}, but the tokenizer's end token is </s>"
+            in capfd.readouterr().err
+        )
+        assert said == (end != "</s>")
 
 
 def test_the_command_shows_the_variables_and_refuses_a_template(shared_model, tmp_path, monkeypatch, capfd):

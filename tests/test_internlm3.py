@@ -13,6 +13,7 @@ from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.internlm3 import check_tokenizer, convert_tokenizer, turn_end
 from entropy_dynamics.models.pretrained import prepare_pretrained
 from entropy_dynamics.models.storage import load_policy, load_tokenizer
+from entropy_dynamics.tasks import Problem
 
 spm = pytest.importorskip("sentencepiece")
 
@@ -149,7 +150,7 @@ def prepare(source, out, *overrides, texts=PROBLEMS):
     settings = [f"model.shape.{key}={value}" for key, value in SHAPE.items()]
     settings += ["sampling.max_prompt_tokens=32", "sampling.max_new_tokens=32"]
     config = load_config("paper", MODEL, None, [f"model.path={source}", *settings, *overrides])
-    prepare_pretrained(config, out, texts)
+    prepare_pretrained(config, out, [Problem(text, text, "1", "math") for text in texts])
     return out
 
 

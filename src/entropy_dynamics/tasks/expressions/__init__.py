@@ -4,6 +4,7 @@ For MATH-500, GSM8K and files of the same kind. The last box is compared with th
 `pip install 'entropy-dynamics[expressions]'`. It runs in a process with a limit of CPU time (`tasks.limited`).
 """
 
+import re
 from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any
@@ -25,7 +26,7 @@ class Expressions(StatedInWords):
         """The answer as written, or the one behind the #### of GSM8K's solutions."""
         if isinstance(value, bool) or not isinstance(value, int | float | str):
             raise ValueError("the answer is neither a text nor a number")
-        answer = str(value).rpartition("####")[2].strip().strip("$").strip()
+        answer = re.sub(r"^\$+|(?<!\\)\$+$", "", str(value).rpartition("####")[2].strip()).strip()
         if len(answer) > MAX_LENGTH:
             raise ValueError(f"the answer has more than {MAX_LENGTH} characters")
         if not equal(answer, answer):
@@ -41,7 +42,7 @@ class Expressions(StatedInWords):
 
 @lru_cache(maxsize=1 << 16)  # the samples of a problem repeat few answers
 def equal(expected: str, answer: str) -> bool:
-    """Whether Math-Verify takes two answers, in LaTeX without dollar signs, for equal. Raises UserError without it."""
+    """Whether Math-Verify takes two answers, in LaTeX, for equal. Raises UserError without it."""
     if find_spec("math_verify") is None:
         raise UserError("the task expressions needs Math-Verify: pip install 'entropy-dynamics[expressions]'")
     return verifier("entropy_dynamics.tasks.expressions.check")(expected, answer)

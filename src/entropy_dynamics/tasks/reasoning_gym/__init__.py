@@ -5,6 +5,7 @@ answers get the generator's own verifier, in a process with a limit of CPU time,
 """
 
 import json
+import re
 from contextlib import suppress
 from typing import Any
 
@@ -16,6 +17,11 @@ from entropy_dynamics.tasks.reasoning_gym.problems import ReasoningGymSet
 from entropy_dynamics.tasks.reasoning_gym.solutions import ReasoningGymSolutions
 
 MAX_LENGTH = 4096  # characters in a box, which may hold a grid
+_LATEX = re.compile(  # fonts, delimiters and escapes around words
+    r"\\(?:text[a-z]*|math[a-z]+|operatorname|emph|mbox|bm|boldsymbol|underline)\s*\{((?:\\.|[^{}\\]|\{[^{}]*\})*)\}"
+    r"|\$|\\[()\[\]]|\\([ _%#&{}])",
+    re.DOTALL,
+)
 
 
 class ReasoningGym(Task):
@@ -41,10 +47,18 @@ class ReasoningGym(Task):
         if item["answer"] == parse_integer(item["answer"]):
             return parse_integer(answer) == item["answer"]
         check = verifier("entropy_dynamics.tasks.reasoning_gym.check")
-        return answer == item["answer"] or check(item, problem.text, answer)
+        forms = dict.fromkeys((answer, without_latex(answer)))  # the verifiers read plain text
+        return item["answer"] in forms or any(check(item, problem.text, form) for form in forms)
 
     def key(self, text: str) -> str:
         return " ".join(text.split())  # case may matter
+
+
+def without_latex(answer: str) -> str:
+    r"""An answer without the LaTeX of words: `\text{Yes}`, `\(0.5\)` and `a\_b` are "Yes", "0.5" and "a_b"."""
+    while (shorter := _LATEX.sub(r"\1\2", answer)) != answer:
+        answer = shorter
+    return answer.strip()
 
 
 TASK = ReasoningGym()

@@ -1,7 +1,11 @@
-"""The verifiers of Reasoning Gym. Some of them evaluate an answer as Python; those get no answer that could do harm."""
+"""The generators and verifiers of Reasoning Gym.
+
+Some verifiers evaluate an answer as Python; those get no answer that could do harm.
+"""
 
 import ast
 import inspect
+import random
 import re
 import sys
 from functools import lru_cache
@@ -10,6 +14,7 @@ from typing import Any
 import reasoning_gym  # noqa: F401  # now, as the first answer's time would not suffice
 
 from entropy_dynamics.errors import UserError
+from entropy_dynamics.tasks.limited import unlimited
 from entropy_dynamics.tasks.reasoning_gym.problems import dataset
 
 _EVALUATES = re.compile(r"\b(?:eval|exec|parse_expr|sympify)\(")
@@ -18,6 +23,9 @@ _NODES = (
     ast.Expression, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop, ast.Constant, ast.Name, ast.Load, ast.List,
     ast.Tuple, ast.Call,
 )  # fmt: skip
+
+
+_dataset = lru_cache(maxsize=32)(lambda generator, options, seed: dataset(generator, ast.literal_eval(options), seed))
 
 
 def check(item: dict[str, Any], question: str, answer: str) -> bool:
@@ -30,13 +38,23 @@ def check(item: dict[str, Any], question: str, answer: str) -> bool:
     source = inspect.getsource(sys.modules[type(data).__module__])
     if _EVALUATES.search(source) and not harmless(answer):
         return False
-    return data.score_answer(answer, entry) >= 1
+    return bool(data.score_answer(answer, entry) >= 1)
+
+
+def generate(generator: str, options: dict[str, Any], seed: int, index: int) -> dict[str, Any]:
+    """An item of a generator: its question, its answer and, where it is a text, the expression that it asks for."""
+    _, entry = _entry(generator, repr(options), seed, index)
+    expression = entry["metadata"].get("expression")
+    asked = {"expression": expression if isinstance(expression, str) else None}
+    return {"question": entry["question"].strip(), "answer": entry["answer"]} | asked
 
 
 @lru_cache(maxsize=4096)
 def _entry(generator: str, options: str, seed: int, index: int) -> tuple[Any, dict[str, Any]]:
-    data = dataset(generator, ast.literal_eval(options), seed)
-    return data, data[index]
+    with unlimited():  # some items take a minute, and the verifier has its time afterwards
+        data = _dataset(generator, options, seed)
+        random.seed(seed + index)  # list_functions also draws from the module's own generator
+        return data, data[index]
 
 
 def harmless(answer: str) -> bool:

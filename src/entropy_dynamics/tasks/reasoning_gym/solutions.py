@@ -27,12 +27,12 @@ class ReasoningGymSolutions(Generators, Solutions):
     def solve(self, problem: str, rng: np.random.Generator) -> tuple[str, bool]:
         """See `Solutions.solve`; `problem` is one that `problems` has yielded, and can be solved once."""
         entry = self._drawn.pop(problem)
-        return f"{_steps(entry['metadata'].get('expression'))}\\boxed{{{entry['answer']}}}", True
+        return f"{_steps(entry['expression'])}\\boxed{{{entry['answer']}}}", True
 
 
-def _steps(expression: Any) -> str:
+def _steps(expression: str | None) -> str:
     """A line for each operation of a sum, such as "4 + 3 = 7", or nothing for other expressions."""
-    if not isinstance(expression, str) or not _CHAIN.fullmatch(expression):
+    if not _CHAIN.fullmatch(expression or ""):
         return ""
     first, *rest = expression.split()
     total, lines = int(first), ""
