@@ -13,7 +13,7 @@ from entropy_dynamics.analysis.experiments import Run
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.errors import UserError
 from single_claims import finding
-from synthetic_results import DATASETS, EXPERIMENTS, MODEL, PROBLEMS, SCALE, SEEDS, draw, write_all, write_evaluation
+from synthetic_results import EXPERIMENTS, MODEL, SCALE, SEEDS, write_evaluation
 
 OTHER = "qwen3-4b-base"
 LEFT = EXPERIMENTS["left"]
@@ -29,26 +29,29 @@ LEVELS = {
 }
 
 
-def write(results, run, level, at, datasets=DATASETS):
+def write(results, run, level, at):
     solved, right = level
-    for dataset in datasets:
-        problems, k = PROBLEMS[dataset]
-        correct = (np.arange(problems) // (problems // 5) < solved)[:, None] & (np.arange(k) < right * k)
-        write_evaluation(results, run, dataset, correct, at)
+    correct = (np.arange(30) // 6 < solved)[:, None] & (np.arange(32) < right * 32)
+    write_evaluation(results, run, "aime24", correct, at)
+
+
+def frame_of(folder, levels, runs, **changes) -> pd.DataFrame:
+    """The frame of these runs on one data set, each at the temperatures at which it is read."""
+    spec = LEFT.spec.model_copy(update={"evaluations": ["aime24"], "beyond": None} | changes)
+    experiment = replace(LEFT, spec=spec, runs=tuple(runs))
+    for run in runs:
+        for at in (None, *experiment.temperatures_of(run.method)):
+            write(folder / SCALE, run, levels.get((run.method, at), levels.get(run.method, NOTHING)), at)
+    return left_frame(experiment, Results(folder / SCALE, SCALE, SEEDS, ROOT / "configs", ROOT / "experiments"))
 
 
 def test_each_step_widens_the_envelope(tmp_path):
-    results = tmp_path / SCALE
-    write_all(results, SEEDS, names=["left"])
-    for run, at in product(LEFT.runs, WARM):
-        write(results, run, LEVELS.get((run.method, at), NOTHING), at)
-    frame = pd.read_csv(draw("left", results, SEEDS)[2])
+    frame = frame_of(tmp_path, LEVELS, LEFT.runs)
     rows = frame[frame["method"] == "clip_b"].set_index(["model", "over"])
     for over, points in {"temperatures": 20, "checkpoints": 20, "half the rate": 0}.items():
-        assert rows.loc[[(name, over) for name in (MODEL, OTHER, "mean")], "left"].tolist() == pytest.approx(
-            [points] * 3
-        )
-        assert rows.loc[("difference", over), "left"] == pytest.approx(0, abs=1e-3)
+        of_models = rows.loc[[(name, over) for name in (MODEL, OTHER, "mean")], "left"]
+        assert of_models.tolist() == pytest.approx([points] * 3)
+        assert rows.loc[("difference", over), "left"] == pytest.approx(0)
     assert rows.loc[(MODEL, "temperatures"), "points"] == "50% GRPO at 1, 50% GRPO at 0.4"
     assert rows.loc[(MODEL, "half the rate"), "points"] == "GRPO (half the rate) at 0.7"
     assert set(rows["seeds"]) == {SEEDS["tables"]}
@@ -57,7 +60,7 @@ def test_each_step_widens_the_envelope(tmp_path):
 def test_what_is_read():
     """The compared methods are not sampled at other temperatures for this figure."""
     assert LEFT.temperatures_of("clip_v") == ()
-    assert set(LEFT.temperatures_of("grpo@training.steps=20")) == {0, 0.4, 1.0, 1.15, 1.3, 1.6}
+    assert set(LEFT.temperatures_of("grpo@training.steps=20")) == {0.4, 1.0, 1.15, 1.3, 1.6}
 
 
 def test_the_mean_of_the_last_checkpoints_stands_for_the_end(tmp_path):
@@ -66,12 +69,8 @@ def test_the_mean_of_the_last_checkpoints_stands_for_the_end(tmp_path):
     levels |= {"grpo": (2, 1.0), "grpo@training.steps=40": (4, 0.5)}
     names = list(levels)
     ends = {"clip_b": names[:2], "grpo": names[2:]}
-    spec = LEFT.spec.model_copy(update={"compared": ["clip_b"], "grids": {"ends": names[2:3]}, "ends": ends})
-    runs = tuple(Run(MODEL, method, seed) for method in names for seed in range(3))
-    results = Results(tmp_path / SCALE, SCALE, SEEDS, ROOT / "configs", ROOT / "experiments")
-    for run, at in product(runs, WARM):
-        write(results.root, run, levels[run.method], at)
-    frame = left_frame(replace(LEFT, spec=spec, runs=runs), results)
+    runs = [Run(MODEL, method, seed) for method in names for seed in range(3)]
+    frame = frame_of(tmp_path, levels, runs, compared=["clip_b"], grids={"ends": ["grpo"]}, ends=ends)
     assert frame["left"].tolist() == pytest.approx([10])
 
 
@@ -83,7 +82,6 @@ def judged(results, levels=LEVELS, **changes):
     for method, at, seed in product(("grpo", "grpo_half_rate", "clip_b"), WARM, range(5)):
         if at is None or method != "clip_b":
             level = levels.get((method, at), NOTHING)
-            write(results, Run(MODEL, method, seed), level, at, ["aime24"])
             correct = np.random.default_rng(seed).random((30, 32)) < 0.02  # so that seeds and problems vary
             shown = (np.arange(30) // 6 < level[0])[:, None] & (np.arange(32) < level[1] * 32)
             write_evaluation(results, Run(MODEL, method, seed), "aime24", shown & ~correct, at)

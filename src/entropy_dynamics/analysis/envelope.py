@@ -239,7 +239,7 @@ def _rows(found: Found, scale: str) -> pd.DataFrame:
 def _left_of(experiment: Experiment[LeftSpec], results: Results) -> Found:
     spec, usual, models = experiment.spec, results.config.evaluation.temperature, experiment.models
     counts = {}
-    for at in sorted({usual, *filter(None, experiment.temperatures)}):
+    for at in sorted({usual, *experiment.temperatures}):
         read = {run for run in experiment.runs if at in (usual, *experiment.temperatures_of(run.method))}
         counts[at] = results.counts(replace(experiment, runs=tuple(read)), at=at)
     seeds = sorted(set.intersection(*(set(of) for at in counts.values() for of in at.values())))

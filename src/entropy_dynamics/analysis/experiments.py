@@ -142,9 +142,11 @@ class Experiment(Generic[S]):
 
     def temperatures_of(self, method: str) -> tuple[float, ...]:
         """`temperatures`, if it is read at them."""
-        grids: Mapping[str, Iterable[str]] = getattr(self.spec, "grids", {"": ["*"]})
-        read = any(fnmatchcase(method, pattern) for patterns in grids.values() for pattern in patterns)
-        return self.temperatures if read else ()
+        if not isinstance(self.spec, specs.LeftSpec):
+            return self.temperatures
+        names = {method, *(end for end, of in self.spec.ends.items() if method in of)}
+        patterns = [pattern for grid in self.spec.grids.values() for pattern in grid]
+        return self.temperatures if any(fnmatchcase(*pair) for pair in product(names, patterns)) else ()
 
     def run_files(self, results: Path, run: Run) -> list[Path]:
         """The files of a run that the experiment reads."""
@@ -189,6 +191,8 @@ def load_experiment(
     at = config.evaluation
     temperatures = tuple(at.temperatures) if isinstance(spec, specs.FrontierSpec | specs.LadderSpec) else ()
     temperatures += tuple(at.control_temperatures) if temperatures and spec.target == "controls" else ()
+    if isinstance(spec, specs.LeftSpec):  # greedy decoding has no Pass@K
+        temperatures = tuple(filter(None, temperatures))
     experiment = Experiment(name, spec, runs, untrained, temperatures)
     _check_names(experiment, str(path), config, configs)
     for i, panel in enumerate(spec.panels if isinstance(spec, specs.CurvesSpec) else ()):

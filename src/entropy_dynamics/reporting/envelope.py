@@ -17,7 +17,7 @@ def draw_left(experiment: Experiment[LeftSpec], results: Results) -> tuple[Figur
     rows = list(drawn.groupby(["scale", "model"], sort=False).groups)
     labels = {MEAN: "mean"} | {model: results.model(model).ran.partition(" for ")[0] for model in experiment.models}
     steps, looks = list(drawn["over"].unique()), style.looks([spec.baseline, *spec.compared], spec.baseline)
-    figure = Figure(figsize=(style.WIDTH, 0.9 + 0.22 * len(rows)), layout="constrained")
+    figure = Figure(figsize=(style.WIDTH, 1.2 + 0.22 * len(rows)), layout="constrained")
     axes = figure.subplots(1, len(steps), sharex=True, sharey=True, squeeze=False)[0]
     for step, ax in zip(steps, axes, strict=True):
         ax.axvline(0, color="0.5", linewidth=0.7, zorder=0.5)
@@ -31,13 +31,13 @@ def draw_left(experiment: Experiment[LeftSpec], results: Results) -> tuple[Figur
         ax.set_title(("" if step == steps[0] else "+ ") + step, fontsize=6)
         ax.grid(axis="y", visible=False)
         ax.locator_params("x", nbins=5, steps=style.ROUND)
+        ax.set_xlabel("points left")
     axes[0].set_yticks(range(len(rows)), [f"{labels[model]}, {scale}" for scale, model in rows], fontsize=5.5)
     axes[0].set_ylim(len(rows) - 0.5, -0.5)
-    axes[len(axes) // 2].set_xlabel("points of Pass@K left")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(spec.compared))
     baseline = style.pretty(results.label(spec, spec.baseline))
     notes = [
-        f"at equal Avg@K over the envelope of {baseline}'s points, to which each panel adds",
+        f"Pass@K left at equal Avg@K over the envelope of {baseline}'s points; each panel adds some",
         f"whiskers: 95 % intervals over seeds and problems, the choice of points included; dashed: {MARGIN:g} points",
     ]
     style.add_footer(figure, [*style.what_ran(experiment, results), *notes])
