@@ -29,7 +29,7 @@ number of steps until the column's mean over a tenth of the steps first reaches 
 column until the first has reached it; both are undefined for a run that does not."""
 COLUMNS_OF = {name: n for n, of in enumerate((OfOne, OfTwo, OfThree, OfFour), 1) for name in get_args(of)}
 Basis = Annotated[str, Field(pattern=r"^(identity|by construction|independent|facet of [\w.]+)$")]
-Temperature = Literal["greedy", "best", "best_point", "matched_avg", "matched_pass"]
+Temperature = Literal["greedy", "best", "best_point", "matched_avg", "matched_pass", "envelope"]
 
 SMALLEST = {"avg": 1.0, "pass": 3.0, "pass_minus_avg": 3.0, "pass_area": 2.0, "all_correct": 3.0}  # points
 SMALLEST |= {"log_mean": 0.1, "drop": 0.1, "correlation": 0.1, "same_sign": 0.1, "correlation_difference": 0.1}
@@ -151,18 +151,21 @@ class ScoreDifference(ClaimSpec):
     interpolated between temperatures such that both have the same Pass@K | best_point: for each side, one of its
     methods, such as the checkpoints of a run, and one of the temperatures above 0, those of `control_temperatures`
     included, with the highest metric on the validation set | matched_avg: the paper's for the method of `runs`; for
-    `against` the best point by Pass@K of those with at least that Avg@K on the validation set."""
+    `against` the best point by Pass@K of those with at least that Avg@K on the validation set | envelope: the paper's
+    for `runs`, whose scores are averaged; the effect is what is left over the envelope of all points of `against`."""
 
     @model_validator(mode="after")
     def _fits_temperature(self) -> Self:
         avg, one, one_method = self.metric == "avg", len(self.models) == 1, len(self.runs) == 1
-        whole = one and self.problems == "all" and not self.everywhere
+        plain = self.problems == "all" and not self.everywhere
+        whole = one and plain
         two_methods = one_method and len(self.against) == 1
         fits, takes = {
             "greedy": (avg, "the metric avg"),
             "matched_pass": (avg and one and two_methods, "the metric avg, one model and two methods"),
             "best_point": (whole, "one model and all problems"),
             "matched_avg": (whole and one_method, "one model, all problems and one method"),
+            "envelope": (self.metric == "pass" and plain, "the metric pass and all problems"),
         }.get(self.temperature or "", (True, ""))
         if not fits:
             raise ValueError(f"temperature {self.temperature} takes {takes}")

@@ -70,7 +70,7 @@ class Claim:
 
     def temperatures_of(self, run: Run) -> list[float]:
         """Those at which the claim reads a run: `temperatures`, or the paper's alone."""
-        matched = self.runs if getattr(self.spec, "temperature", None) == "matched_avg" else ()
+        matched = self.runs if getattr(self.spec, "temperature", None) in ("matched_avg", "envelope") else ()
         return [self.config.evaluation.temperature] if run.method in (BASE, *matched) else self.temperatures
 
     def all_runs(self) -> list[Run]:

@@ -6,23 +6,39 @@ rest. The envelope F(a) is the highest Pass@K of those with an Avg@K of at least
 P - F(A) left.
 
 The highest of noisy points is too high. So each bootstrap resample of the seeds chooses its own mixture, and the mean
-over the resamples corrects the estimate. The interval also covers the sampling of problems, which are crossed with seeds.
+over the resamples corrects the estimate. The interval covers the sampling of the problems too, crossed with the seeds.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import scipy  # imports scipy.special when it is first used
 from jaxtyping import Float, Int
 
-from entropy_dynamics.analysis.statistics import POWER, T_SEEDS, Interval, Number, problem_variance, t_quantile
+from entropy_dynamics.analysis.experiments import Experiment
+from entropy_dynamics.analysis.problem_scores import problem_scores
+from entropy_dynamics.analysis.run_data import Results, Samples
+from entropy_dynamics.analysis.specs import METRICS, LeftSpec
+from entropy_dynamics.analysis.statistics import (
+    POWER,
+    T_SEEDS,
+    Interval,
+    Number,
+    problem_variance,
+    t_quantile,
+)
 
 RESAMPLES = 2000
 MARGIN = 3.0  # points of Pass@K, the smallest effect of interest
 
+MEAN, DIFFERENCE = "mean", "difference"  # of the models
+
+Seeds = Mapping[int, Mapping[str, Samples]]
+"""Seed -> data set -> counts of one policy at one temperature."""
 Columns = Sequence[Float[np.ndarray, "metric point seed problem"]]
 """Avg@K and Pass@K in points, one array per data set, times its weight. The first point is the method's."""
 
@@ -161,6 +177,97 @@ def pooled(parts: Sequence[Left]) -> Left:
     df = sum(part.seeds - 1 for part in parts)
     half = t_quantile(df) / weights.sum() ** 0.5
     return Left(value, value - half, value + half, seeds=df + len(parts), spare=max(part.spare for part in parts))
+
+
+def point_columns(points: Sequence[Sequence[Seeds]], datasets: Mapping[str, float], seeds: Sequence[int]) -> Columns:
+    """The scores of points, of which each is the mean of some policies, on these seeds.
+
+    Args:
+        datasets: the weight of each data set.
+    """
+
+    def scores(metric: Any, dataset: str, point: Sequence[Seeds]) -> np.ndarray:
+        policies = [[problem_scores(metric, of[seed][dataset]) for seed in seeds] for of in point]
+        mean: np.ndarray = np.mean(policies, axis=0)
+        return mean
+
+    return [
+        100 * weight * np.array([[scores(metric, dataset, point) for point in points] for metric in METRICS])
+        for dataset, weight in datasets.items()
+    ]
+
+
+def mixed(mixture: tuple[int, int, float], names: Sequence[str]) -> str:
+    """'30 % grpo at 1, 70 % grpo at 0.7', or the name of a single point."""
+    low, high, share = mixture
+    return f"{share:.0%} {names[low]}, {1 - share:.0%} {names[high]}" if share else names[high]
+
+
+def left_frame(experiment: Experiment[LeftSpec], results: Results) -> pd.DataFrame:
+    """One row per model, method and baseline, the mean of the models and, of two, their difference.
+
+    - `over`: the key of `LeftSpec.grids` that widens the envelope last.
+    - `left`: points of Pass@K, with `_low` and `_high`, and with `_low_here` and `_high_here` for these problems alone.
+    - `single`, `halved`, `spare`: see `Left`; `points`: at the envelope; `verdict`.
+
+    If the scale `LeftSpec.beyond` has results, its rows follow, and the means of both, weighted by inverse variance.
+    """
+    found = _left_of(experiment, results)
+    frames = [_rows(found, results.scale)]
+    if other := results.beyond(experiment):
+        theirs = _left_of(*other)
+        both = {key: (pooled([found[key][0], theirs[key][0]]), "") for key in found if key in theirs}
+        frames += [_rows(theirs, other[1].scale), _rows(both, f"{results.scale} and {other[1].scale}")]
+    return pd.concat(frames, ignore_index=True)
+
+
+Found = dict[tuple[str, str, str], tuple[Left, str]]
+"""Method, `over` and model -> what is left, and the points at the envelope."""
+
+
+def _rows(found: Found, scale: str) -> pd.DataFrame:
+    rows = []
+    for (method, over, model), (interval, points) in found.items():
+        row = {"scale": scale, "model": model, "method": method, "over": over, "seeds": interval.seeds}
+        row |= interval.columns("left")
+        row["left_low_here"], row["left_high_here"] = interval.on_these_problems
+        row |= {"single": interval.single, "halved": interval.halved, "spare": interval.spare, "points": points}
+        rows.append(row | {"verdict": "" if model == DIFFERENCE else interval.verdict()})
+    return pd.DataFrame(rows)
+
+
+def _left_of(experiment: Experiment[LeftSpec], results: Results) -> Found:
+    spec, usual, models = experiment.spec, results.config.evaluation.temperature, experiment.models
+    counts = {}
+    for at in sorted({usual, *experiment.temperatures}):
+        read = {run for run in experiment.runs if at in (usual, *experiment.temperatures_of(run.method))}
+        counts[at] = results.counts(replace(experiment, runs=tuple(read)), at=at)
+    seeds = sorted(set.intersection(*(set(of) for at in counts.values() for of in at.values())))
+    grids, names = {}, [(method, usual) for method in spec.compared]
+    for over, patterns in spec.grids.items():  # each widens the one before
+        names += [(method, at) for method in experiment.methods(models[0], patterns) for at in counts]
+        grids[over] = len(names)
+    labels = [f"{results.label(spec, method)} at {at:g}" for method, at in names]
+    columns = []
+    for model in models:
+        points = [[counts[at][model, of] for of in spec.ends.get(method, [method])] for method, at in names]
+        columns.append(point_columns(points, experiment.dataset_weights, seeds))
+    weights = {model: [float(model == of) for of in models] for model in models}
+    weights |= {MEAN: [1 / len(models)] * len(models)} if len(models) > 1 else {}
+    weights |= {DIFFERENCE: [1.0, -1.0]} if len(models) == 2 else {}
+    found: Found = {}
+    for place, method in enumerate(spec.compared):
+        for over, end in grids.items():
+            chosen = [place, *range(len(spec.compared), end)]
+            for name, of_model in weights.items():
+                used = [model for model, weight in enumerate(of_model) if weight]
+                interval = left(
+                    [[column[:, chosen] for column in columns[model]] for model in used],
+                    [of_model[model] for model in used],
+                )
+                own = interval.mixtures if name in models else ()
+                found[method, over, name] = (interval, "".join(mixed(of, labels[len(spec.compared) :]) for of in own))
+    return found
 
 
 def _means(scores: np.ndarray, seeds: Float[np.ndarray, "repetition seed"]) -> list[np.ndarray]:

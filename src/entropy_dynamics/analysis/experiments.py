@@ -140,9 +140,17 @@ class Experiment(Generic[S]):
         kept, every = ({(run.model, run.method) for run in these} for these in (runs, self.runs))
         return replace(self, runs=runs, planned=len({run.seed for run in bound})) if lacking and kept == every else self
 
+    def temperatures_of(self, method: str) -> tuple[float, ...]:
+        """`temperatures`, if it is read at them."""
+        if not isinstance(self.spec, specs.LeftSpec):
+            return self.temperatures
+        names = {method, *(end for end, of in self.spec.ends.items() if method in of)}
+        patterns = [pattern for grid in self.spec.grids.values() for pattern in grid]
+        return self.temperatures if any(fnmatchcase(*pair) for pair in product(names, patterns)) else ()
+
     def run_files(self, results: Path, run: Run) -> list[Path]:
         """The files of a run that the experiment reads."""
-        read = product(self.evaluations, [None, *self.temperatures])
+        read = product(self.evaluations, [None, *self.temperatures_of(run.method)])
         files = [run.evaluation_file(results, dataset, temperature) for dataset, temperature in read]
         both = isinstance(self.spec, specs.SweepsSpec | specs.LadderSpec) or getattr(self.spec, "entropy", False)
         if run.method != BASE and (both or not files):
@@ -183,6 +191,8 @@ def load_experiment(
     at = config.evaluation
     temperatures = tuple(at.temperatures) if isinstance(spec, specs.FrontierSpec | specs.LadderSpec) else ()
     temperatures += tuple(at.control_temperatures) if temperatures and spec.target == "controls" else ()
+    if isinstance(spec, specs.LeftSpec):  # greedy decoding has no Pass@K
+        temperatures = tuple(filter(None, temperatures))
     experiment = Experiment(name, spec, runs, untrained, temperatures)
     _check_names(experiment, str(path), config, configs)
     for i, panel in enumerate(spec.panels if isinstance(spec, specs.CurvesSpec) else ()):
@@ -231,6 +241,8 @@ def _check_names(experiment: Experiment[specs.Spec], where: str, config: Config,
         ("method", sorted(split_method(method)[0] for method in methods), known_names("method", configs)),
         ("evaluation set", experiment.evaluations, list(config.data.evaluation)),
         ("method in labels", getattr(spec, "labels", ()), methods),
+        ("method in compared", getattr(spec, "compared", ()), methods),
+        ("method in ends", [name for of in getattr(spec, "ends", {}).items() for name in (of[0], *of[1])], methods),
         ("model in fitted", getattr(spec, "fitted", ()), experiment.models),
         ("scale in beyond", filter(None, [getattr(spec, "beyond", None)]), known_names("scale", configs)),
         *compared,

@@ -1,7 +1,6 @@
 """Effects of model size: scores, entropy and gains over the number of parameters, and predictions from small models."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -9,7 +8,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from entropy_dynamics.analysis.experiments import Experiment, config_of
+from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.problem_scores import paired, score_columns
 from entropy_dynamics.analysis.run_data import Arm, Results
 from entropy_dynamics.analysis.specs import LadderSpec
@@ -74,22 +73,9 @@ def ladder_frame(experiment: Experiment[LadderSpec], results: Results) -> pd.Dat
         about = {"scale": results.scale, "model": PER_DECADE}
         compared = [method for method in methods if method != baseline]
         parts.append(pd.DataFrame([about | {"method": of} | _gains(slope, of, experiment, results) for of in compared]))
-    if (larger := _beyond(experiment, results)) is not None:
+    if (larger := results.beyond(experiment)) is not None:
         parts.append(ladder_frame(*larger))
     return pd.concat(parts, ignore_index=True)
-
-
-def _beyond(experiment: Experiment[LadderSpec], results: Results) -> tuple[Experiment[LadderSpec], Results] | None:
-    """The experiment of the same name at the scale `LadderSpec.beyond`, if its results are complete."""
-    if experiment.spec.beyond is None:
-        return None
-    config = config_of(experiment.spec.beyond, results.configs)
-    folder = results.configs.parent / config.experiments_folder
-    root = (results.origin or results.root).with_name(config.scale)
-    others = Results(root, config.scale, dict(config.seeds), results.configs, folder)
-    larger = others.experiment(experiment.name)
-    larger = replace(larger, spec=larger.spec.model_copy(update={"beyond": None}))
-    return (larger, others) if all(path.is_file() for path in larger.input_files(root)) else None
 
 
 def saturating(sizes: Sizes, scores: Sizes) -> Callable[[Sizes], Sizes]:

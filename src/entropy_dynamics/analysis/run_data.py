@@ -3,11 +3,11 @@
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -15,7 +15,15 @@ from jaxtyping import Float, Int
 from pydantic import BaseModel, ConfigDict
 
 from entropy_dynamics.analysis.columns import DERIVED
-from entropy_dynamics.analysis.experiments import Experiment, Run, Seeds, first_of, known_experiments, load_experiment
+from entropy_dynamics.analysis.experiments import (
+    Experiment,
+    Run,
+    Seeds,
+    config_of,
+    first_of,
+    known_experiments,
+    load_experiment,
+)
 from entropy_dynamics.analysis.specs import PaperValues, Spec
 from entropy_dynamics.config import CONFIGS, Config, load_config, method_label, read_yaml, split_method
 from entropy_dynamics.errors import UserError
@@ -154,6 +162,19 @@ class Results:
     def experiment(self, name: str) -> Experiment[Any]:
         """experiments/<name>.yaml at this scale. Raises UserError as `load_experiment`."""
         return load_experiment(name, self.scale, self.seeds, self.folder, self.configs)
+
+    def beyond(self, experiment: Experiment[Any]) -> tuple[Experiment[Any], Self] | None:
+        """The experiment of the same name at the scale `beyond` of its spec, if its results are complete."""
+        if experiment.spec.beyond in (None, self.scale):
+            return None
+        config = config_of(experiment.spec.beyond, self.configs)
+        root = (self.origin or self.root).with_name(config.scale)
+        restored = {"tables": len(read_json(path))} if (path := root / SEEDS).is_file() else {}
+        seeds, folder = dict(config.seeds) | restored, self.configs.parent / config.experiments_folder
+        others = replace(self, root=root, scale=config.scale, seeds=seeds, experiments=folder, origin=None)
+        larger = others.experiment(experiment.name)
+        larger = replace(larger, spec=larger.spec.model_copy(update={"beyond": None}))
+        return (larger, others) if all(path.is_file() for path in larger.input_files(root)) else None
 
     @property
     def names(self) -> list[str]:

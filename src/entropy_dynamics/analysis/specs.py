@@ -145,6 +145,19 @@ class FrontierSpec(ComparedSpec, LabelledSpec):
     """Avg@K against Pass@K over the scale's `evaluation.temperatures`, a panel per model, a line per method."""
 
 
+class LeftSpec(FrontierSpec):
+    """Pass@K left at equal Avg@K over the envelope of the baseline's points, which each of the `grids` widens."""
+
+    compared: Names
+    """Methods, each at the temperature of the tables."""
+    grids: Annotated[dict[str, Names], Field(min_length=1)]
+    """What is added -> methods, or patterns like grpo@*, whose points at all temperatures above 0 are added."""
+    ends: dict[str, Names] = Field(default_factory=dict)
+    """Method -> the methods whose mean score is its score, such as its last checkpoints."""
+    beyond: str | None = None
+    """A scale with an experiment of the same name, pooled with this one if its results are complete."""
+
+
 class LadderSpec(ComparedSpec):
     """Scores, entropy and gains over the models' number of parameters, and predictions from the `fitted` models."""
 
@@ -224,6 +237,7 @@ KINDS: dict[str, type[Spec]] = {
     "strength": StrengthSpec,
     "matched": MatchedSpec,
     "frontier": FrontierSpec,
+    "left": LeftSpec,
     "ladder": LadderSpec,
     "pass_rate_distribution": DistributionSpec,
     "data_filter": DataFilter,

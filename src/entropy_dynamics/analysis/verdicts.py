@@ -15,6 +15,7 @@ from scipy.stats import binomtest
 from entropy_dynamics.analysis.claim_specs import CurveClaim, ScoreDifference, SweepTrend
 from entropy_dynamics.analysis.claims import Claim, swept_value
 from entropy_dynamics.analysis.curves import SPARSE
+from entropy_dynamics.analysis.envelope import left, mixed, point_columns
 from entropy_dynamics.analysis.experiments import Run
 from entropy_dynamics.analysis.problem_scores import score_columns, shared_seeds
 from entropy_dynamics.analysis.run_data import Arm, Evaluated, Results
@@ -283,6 +284,8 @@ def _score_claim(claim: Claim, spec: ScoreDifference, results: Results, finding:
             _matched_pass(claim, spec, counts, finding)
         case "matched_avg" | "best_point":
             _best_points(claim, spec, counts, finding)
+        case "envelope":
+            _left(claim, spec, counts, finding)
         case "best":
             _score_difference(claim, spec, _at_best(claim, spec, counts, finding), finding)
         case _:
@@ -395,3 +398,23 @@ def _best_points(claim: Claim, spec: ScoreDifference, counts: Mapping[float, Eva
     if finding.seeds:
         signs = {(model, "runs"): 1.0, (model, "against"): -1.0}
         finding.measure(score_columns(arms, signs, spec.metric, spec.datasets))
+
+
+def _left(claim: Claim, spec: ScoreDifference, counts: Mapping[float, Evaluated], finding: Finding) -> None:
+    """What is left at equal Avg@K over the envelope of the points of `against`."""
+    usual = counts[claim.config.evaluation.temperature]
+    own = {model: [usual[model, method] for method in claim.runs] for model in spec.models}
+    named = {f"{method} at {at:g}": (at, method) for method in claim.against for at in counts}
+    others = {model: [[counts[at][model, method]] for at, method in named.values()] for model in spec.models}
+    every = [seeds for model in spec.models for point in (own[model], *others[model]) for seeds in point]
+    finding.usable = sorted(set.intersection(*map(set, every)))
+    if not finding.seeds:
+        return
+    models = [point_columns([own[model], *others[model]], spec.datasets, finding.usable) for model in spec.models]
+    finding.interval = found = left(models)
+    finding.notes += [f"over {mixed(mixture, list(named))}" for mixture in found.mixtures]
+    if math.isnan(found.value):
+        finding.obstacles.append("no point that it is compared with has that Avg@K")
+    if found.spare:
+        at_most = f"at most, as all points have more Avg@K, by {found.spare:.1f}"
+        (finding.obstacles if spec.above is not None else finding.notes).append(at_most)

@@ -11,6 +11,7 @@ from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.specs import Spec
 from entropy_dynamics.reporting.curves import draw_curves
+from entropy_dynamics.reporting.envelope import draw_left
 from entropy_dynamics.reporting.gains import draw_difficulty, draw_gains
 from entropy_dynamics.reporting.ladder import draw_ladder
 from entropy_dynamics.reporting.lens import draw_lens
@@ -25,6 +26,7 @@ DRAW: dict[str, Callable[..., tuple[Figure, pd.DataFrame]]] = {  # by kind
     "gains": draw_gains,
     "pass_at_k": draw_pass_curves,
     "frontier": draw_frontier,
+    "left": draw_left,
     "ladder": draw_ladder,
     "difficulty": draw_difficulty,
     "pass_rate_distribution": draw_distribution,

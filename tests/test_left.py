@@ -1,0 +1,119 @@
+"""The figure and the claims about what is left at equal Avg@K, on evaluations with known points."""
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from conftest import ROOT
+from entropy_dynamics.analysis.envelope import left_frame
+from entropy_dynamics.analysis.experiments import Run
+from entropy_dynamics.analysis.run_data import Results
+from entropy_dynamics.errors import UserError
+from single_claims import finding
+from synthetic_results import EXPERIMENTS, MODEL, SCALE, SEEDS, write_evaluation
+
+OTHER = "qwen3-4b-base"
+LEFT = EXPERIMENTS["left"]
+WARM = (None, 0.4, 1.0, 1.15, 1.3, 1.6)
+NOTHING = (0, 0.0)
+# How many fifths of the problems are solved, and in what share of the samples. GRPO's envelope goes from Avg@K 2/5 at
+# Pass@K 2/5 to 1/5 at 4/5, so it has 3/5 at 3/10, the Avg@K of Clip_B. Half the rate has 4/5 there.
+LEVELS = {
+    ("grpo", 0.4): (2, 1.0),
+    ("grpo", 1.0): (4, 0.25),
+    ("grpo_half_rate", None): (4, 0.5),
+    ("clip_b", None): (4, 0.375),
+}
+
+
+def write(results, run, level, at):
+    solved, right = level
+    correct = (np.arange(30) // 6 < solved)[:, None] & (np.arange(32) < right * 32)
+    write_evaluation(results, run, "aime24", correct, at)
+
+
+def frame_of(folder, levels, runs, **changes) -> pd.DataFrame:
+    """The frame of these runs on one data set, each at the temperatures at which it is read."""
+    spec = LEFT.spec.model_copy(update={"evaluations": ["aime24"], "beyond": None} | changes)
+    experiment = replace(LEFT, spec=spec, runs=tuple(runs))
+    for run in runs:
+        for at in (None, *experiment.temperatures_of(run.method)):
+            write(folder / SCALE, run, levels.get((run.method, at), levels.get(run.method, NOTHING)), at)
+    return left_frame(experiment, Results(folder / SCALE, SCALE, SEEDS, ROOT / "configs", ROOT / "experiments"))
+
+
+def test_each_step_widens_the_envelope(tmp_path):
+    frame = frame_of(tmp_path, LEVELS, LEFT.runs)
+    rows = frame[frame["method"] == "clip_b"].set_index(["model", "over"])
+    for over, points in {"temperatures": 20, "checkpoints": 20, "half the rate": 0}.items():
+        of_models = rows.loc[[(name, over) for name in (MODEL, OTHER, "mean")], "left"]
+        assert of_models.tolist() == pytest.approx([points] * 3)
+        assert rows.loc[("difference", over), "left"] == pytest.approx(0)
+    assert rows.loc[(MODEL, "temperatures"), "points"] == "50% GRPO at 1, 50% GRPO at 0.4"
+    assert rows.loc[(MODEL, "half the rate"), "points"] == "GRPO (half the rate) at 0.7"
+    assert set(rows["seeds"]) == {SEEDS["tables"]}
+
+
+def test_what_is_read():
+    """The compared methods are not sampled at other temperatures for this figure."""
+    assert LEFT.temperatures_of("clip_v") == ()
+    assert set(LEFT.temperatures_of("grpo@training.steps=20")) == {0.4, 1.0, 1.15, 1.3, 1.6}
+
+
+def test_the_mean_of_the_last_checkpoints_stands_for_the_end(tmp_path):
+    """On both sides, the mean of the runs that `ends` names: (Avg@K, Pass@K) are (35, 70) and (40, 60)."""
+    levels = {"clip_b": (4, 0.5), "clip_b@training.steps=40": (3, 0.5)}
+    levels |= {"grpo": (2, 1.0), "grpo@training.steps=40": (4, 0.5)}
+    names = list(levels)
+    ends = {"clip_b": names[:2], "grpo": names[2:]}
+    runs = [Run(MODEL, method, seed) for method in names for seed in range(3)]
+    frame = frame_of(tmp_path, levels, runs, compared=["clip_b"], grids={"ends": ["grpo"]}, ends=ends)
+    assert frame["left"].tolist() == pytest.approx([10])
+
+
+CLAIM = {"test": "score_difference", "models": [MODEL], "runs": {"clip_b": "tables"}, "metric": "pass", "above": 0}
+CLAIM |= {"evaluations": ["aime24"], "temperature": "envelope", "against": dict.fromkeys(["grpo"], "tables")}
+
+
+def judged(results, levels=LEVELS, **changes):
+    for method, at, seed in product(("grpo", "grpo_half_rate", "clip_b"), WARM, range(5)):
+        if at is None or method != "clip_b":
+            level = levels.get((method, at), NOTHING)
+            correct = np.random.default_rng(seed).random((30, 32)) < 0.02  # so that seeds and problems vary
+            shown = (np.arange(30) // 6 < level[0])[:, None] & (np.arange(32) < level[1] * 32)
+            write_evaluation(results, Run(MODEL, method, seed), "aime24", shown & ~correct, at)
+    return finding(CLAIM | changes, results)
+
+
+def test_claims_about_what_is_left(tmp_path):
+    found = judged(tmp_path)
+    assert (found.verdict, found.interval.value, found.seeds) == ("holds", pytest.approx(20, abs=2), 5)
+    assert "over 5" in found.reason
+    assert "% grpo at 1, " in found.reason
+    both = judged(tmp_path, against={"grpo": "tables", "grpo_half_rate": "tables"}, above=None, below=3)
+    assert (both.verdict, both.interval.value) == ("holds", pytest.approx(0, abs=1))
+    assert "over grpo_half_rate at 0.7" in both.reason
+
+
+def test_without_a_point_at_that_avg_there_is_no_verdict(tmp_path):
+    found = judged(tmp_path, LEVELS | {("clip_b", None): (4, 1.0)})
+    assert found.verdict == "inconclusive"
+    assert "no point that it is compared with has that Avg@K" in found.reason
+
+
+def test_with_more_avg_everywhere_what_is_left_is_an_upper_bound(tmp_path):
+    high = {("grpo", at): (2, 1.0) for at in WARM} | {("clip_b", None): (4, 0.25)}
+    found = judged(tmp_path, high)
+    assert found.verdict == "inconclusive"
+    assert "at most, as all points have more Avg@K, by 19" in found.reason
+    below = judged(tmp_path, high | {("clip_b", None): (2, 0.25)}, above=None, below=3)
+    assert below.verdict == "holds"
+
+
+@pytest.mark.parametrize("changes", [{"metric": "avg"}, {"problems": "easy"}, {"everywhere": True}])
+def test_other_metrics_and_problems_are_refused(tmp_path, changes):
+    with pytest.raises(UserError, match="temperature envelope takes the metric pass and all problems"):
+        finding(CLAIM | changes, tmp_path)

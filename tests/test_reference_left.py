@@ -1,0 +1,140 @@
+"""What is left of the gain, from the counts in docs/reference, as another program computed it."""
+
+from functools import cache
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from conftest import ROOT
+from entropy_dynamics.analysis.envelope import Left, left, pooled
+
+NOISE = 0.4  # 2,000 resamples: a bound of an interval varies by 0.1 to 0.3 between two draws
+TOYS, SETS = ("qwen2.5-7b-instruct", "qwen3-4b-base"), ("aime24", "aime25", "dapo500")
+FOLDERS = {
+    "0.1 M": ("controls", "path-second"),
+    "1 M": ("desk-controls", "desk-controls-second"),
+    "SmolLM2": ("smollm2",),
+}
+PATH = ("grpo", *(f"grpo@training.steps={step}" for step in (10, 20, 30, 40)))
+GRIDS = {"temperatures": PATH[:1], "checkpoints": PATH, "half the rate": (*PATH, "grpo_half_rate")}
+
+
+@cache
+def scores(size: str) -> dict[tuple, np.ndarray]:
+    """Model, data set, method and temperature -> Avg@K and Pass@K in points, [metric, seed, problem]."""
+    frame = pd.concat([pd.read_parquet(ROOT / "docs/reference" / name / "counts.parquet") for name in FOLDERS[size]])
+    frame = frame[(frame["temperature"] > 0) & frame["method"].isin([*GRIDS["half the rate"], "clip_b", "clip_v"])]
+    frame = frame.sort_values(["seed", "problem"])
+    found = {}
+    for key, rows in frame.groupby(["model", "dataset", "method", "temperature"]):
+        correct = rows["correct"].to_numpy(float).reshape(rows["seed"].nunique(), -1)
+        both = np.stack([100 * correct / rows["samples"].iloc[0], 100.0 * (correct > 0)])
+        found[*key[:-1], round(float(key[-1]), 3)] = both
+    return found
+
+
+def of(size: str, method: str, grid: str, models=TOYS, weights=()) -> Left:
+    of_size, sets = scores(size), SETS if size != "SmolLM2" else ("countdown3", "countdown4")
+    columns = []
+    for model in models:
+        warm = sorted({at for key in of_size if key[:3] == (model, sets[0], "grpo") for at in key[3:]})
+        known = {key[2] for key in of_size if key[0] == model}
+        points = [(method, 0.7), *((name, at) for name in GRIDS[grid] if name in known for at in warm)]
+        columns.append([np.stack([of_size[model, name, *at] for at in points], axis=1) / len(sets) for name in sets])
+    return left(columns, weights)
+
+
+@pytest.mark.parametrize(
+    ("method", "size", "grid", "expected"),
+    [
+        ("clip_b", "0.1 M", "temperatures", (6.6, 2.3, 10.9)),
+        ("clip_b", "0.1 M", "checkpoints", (1.4, -2.3, 5.2)),
+        ("clip_b", "0.1 M", "half the rate", (-2.4, -5.5, 0.8)),
+        ("clip_b", "1 M", "temperatures", (6.1, 3.8, 8.5)),
+        ("clip_b", "1 M", "checkpoints", (3.5, 0.7, 6.2)),
+        ("clip_b", "1 M", "half the rate", (-0.6, -2.6, 1.3)),
+        ("clip_v", "0.1 M", "temperatures", (12.4, 5.8, 19.1)),
+        ("clip_v", "0.1 M", "checkpoints", (10.7, 4.3, 17.2)),
+        ("clip_v", "0.1 M", "half the rate", (3.5, -3.1, 10.1)),
+        ("clip_v", "1 M", "temperatures", (9.4, 3.7, 15.1)),
+        ("clip_v", "1 M", "checkpoints", (7.8, 2.2, 13.3)),
+        ("clip_v", "1 M", "half the rate", (0.7, -2.6, 3.9)),
+    ],
+)
+def test_mean_of_both_toy_models(method, size, grid, expected):
+    found = of(size, method, grid)
+    assert (found.value, found.low, found.high) == pytest.approx(expected, abs=NOISE)
+    assert found.seeds == {"0.1 M": 10, "1 M": 16}[size]
+
+
+@pytest.mark.parametrize(
+    ("method", "grid", "expected", "verdict"),
+    [
+        ("clip_b", "temperatures", (6.2, 4.3, 8.2), "left"),
+        ("clip_b", "checkpoints", (2.7, 0.6, 4.8), "left"),
+        ("clip_b", "half the rate", (-1.1, -2.7, 0.4), "less than 3 points left"),
+        ("clip_v", "temperatures", (10.8, 6.7, 14.9), "left"),
+        ("clip_v", "checkpoints", (9.1, 5.2, 13.1), "left"),
+        ("clip_v", "half the rate", (1.3, -1.5, 4.1), "undecided"),
+    ],
+)
+def test_both_sizes(method, grid, expected, verdict):
+    found = pooled([of(size, method, grid) for size in ("0.1 M", "1 M")])
+    assert (found.value, found.low, found.high) == pytest.approx(expected, abs=NOISE)
+    assert found.verdict() == verdict
+
+
+@pytest.mark.parametrize(
+    ("size", "model", "expected"),
+    [
+        ("0.1 M", TOYS[0], (6.4, -4.4, 17.2)),
+        ("1 M", TOYS[0], (5.1, -0.6, 10.8)),
+        ("0.1 M", TOYS[1], (0.6, -4.2, 5.3)),
+        ("1 M", TOYS[1], (-3.8, -8.0, 0.5)),
+    ],
+)
+def test_clip_v_over_half_the_rate_per_model(size, model, expected):
+    found = of(size, "clip_v", "half the rate", [model])
+    assert (found.value, found.low, found.high) == pytest.approx(expected, abs=NOISE * (1 if size == "1 M" else 2))
+
+
+def test_the_models_differ_at_1_m():
+    found = of("1 M", "clip_v", "half the rate", weights=(1, -1))
+    assert (found.value, found.low, found.high) == pytest.approx((8.9, 1.3, 16.5), abs=NOISE)
+
+
+@pytest.mark.parametrize(
+    ("method", "grid", "expected", "here", "spare"),
+    [
+        ("clip_b", "temperatures", (8.4, 2.8, 14.0), None, 0.6),
+        ("clip_b", "checkpoints", (3.4, -7.1, 13.8), (-1.0, 7.7), 0),
+        ("clip_v", "temperatures", (8.8, 3.4, 14.2), None, 0.9),
+        ("clip_v", "checkpoints", (2.2, -7.3, 11.7), (-3.1, 7.6), 0),
+    ],
+)
+def test_smollm2(method, grid, expected, here, spare):
+    """At the last checkpoint GRPO has more Avg@K than clipping at its warmest temperature, 1.3."""
+    found = of("SmolLM2", method, grid, ["smollm2-135m-instruct"])
+    assert (found.value, found.low, found.high) == pytest.approx(expected, abs=NOISE)
+    assert here is None or found.on_these_problems == pytest.approx(here, abs=NOISE)
+    assert found.spare == pytest.approx(spare, abs=0.06)
+    assert found.verdict() == "undecided"
+
+
+@pytest.mark.parametrize(
+    ("size", "method", "gain"),
+    [
+        ("0.1 M", "clip_b", 15.4),
+        ("1 M", "clip_b", 13.8),
+        ("0.1 M", "clip_v", 17.8),
+        ("1 M", "clip_v", 12.3),
+        ("SmolLM2", "clip_b", 23.8),
+        ("SmolLM2", "clip_v", 24.0),
+    ],
+)
+def test_the_gain_at_the_temperature_of_the_tables(size, method, gain):
+    of_size = scores(size)
+    keys = [key for key in of_size if key[2:] == (method, 0.7) and key[1] != "validation"]
+    gains = [of_size[key][1].mean() - of_size[*key[:2], "grpo", 0.7][1].mean() for key in keys]
+    assert np.mean(gains) == pytest.approx(gain, abs=0.06)
