@@ -112,6 +112,7 @@ def test_seeds(refused, seed):
             "unrecognized arguments: --colour; the options are --scale, --results, --set, --markdown, ",
         ),
         (("pass_rates", "--model", MODEL), "the scale names the model; for another one: --set pass_rates.model=NAME"),
+        (("summary", "results/laptop", "--colour"), "unrecognized arguments: --colour; it has no options"),
         (("plan", "scale=desk"), "unrecognized arguments: scale=desk; did you mean '--scale=desk'?"),
         (("plan", "seeds.tables=5"), "unrecognized arguments: seeds.tables=5; did you mean '--set seeds.tables=5'?"),
         (

@@ -174,7 +174,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         elif value and unknown[0][0] != "-" and "set" in known:
             hint = f"did you mean '--set {unknown[0]}'?"
         else:
-            hint = f"the options are {', '.join(f'--{option}' for option in known)}"
+            hint = f"the options are {', '.join(f'--{option}' for option in known)}" if known else "it has no options"
         raise UserError(f"unrecognized arguments: {' '.join(unknown)}; {hint}")
     return options
 
