@@ -224,7 +224,7 @@ def _parts(frame: pd.DataFrame, ids: pd.Series, file: Path) -> tuple[pd.Series, 
         kinds = values.nunique()
         if keys.groupby(["part", "problem"] if kind else "part")["value"].nunique().max() > 1:
             keys["part"] += ("," + name + "=" + values).where(keys["part"] != "", name + "=" + values)
-            join = f"join the files: cat {file}/*" if name == "file" else f"remove the column {name}"
+            join = "join the files into one" if name == "file" else f"remove the column {name}"
             hint = f"; if they are samples of one policy, {join}" if single else ""
         elif kind and kinds > 1 and not any(note.endswith("pooled") for note in notes):  # a file may be a data set
             shown = ", ".join(values.unique()[:3]) + ", ..." * (kinds > 3)
