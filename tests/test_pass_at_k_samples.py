@@ -100,7 +100,7 @@ def test_files_of_which_nothing_says_that_they_are_samples_are_columns(files, tm
     """verl names them by steps."""
     for step in range(files):
         write_lines(tmp_path / f"val/{step}.jsonl", [{"problem_id": name, "correct": 1} for name in GRADES])
-    remedy = f"; if they are samples of one policy, join the files: cat {tmp_path}/val/*"
+    remedy = "; if they are samples of one policy, join the files into one"
     if files == 4:
         assert output(capsys, "pass-at-k", tmp_path / "val")[1].endswith(f"{remedy}\n")
     else:
@@ -283,8 +283,12 @@ def test_hidden_files_of_a_folder_are_not_read(tmp_path, capsys):
 
 def test_data_sets_that_are_pooled_are_named(tmp_path, capsys):
     for name, ids in (("aime", "ab"), ("amc", "c"), ("math", "d")):
-        write_lines(tmp_path / f"val/{name}.jsonl", [row for row in rows() if row["problem_id"] in ids])
-    said = "the problems of 3 files are pooled (aime, amc, math)\n"
+        of_set = [row for row in rows() if row["problem_id"] in ids]
+        write_lines(tmp_path / f"val/{name}.jsonl", of_set)
+        write_lines(tmp_path / f"named/{name}.jsonl", [row | {"dataset": name} for row in of_set])
+    said_of_sets = "the problems of 3 datasets (aime, amc, math) are pooled\n"
+    assert curve_of(capsys, tmp_path / "named") == (CURVE, f"{tmp_path}/named: {said_of_sets}")
+    said = "the problems of 3 files (aime, amc, math) are pooled\n"
     assert curve_of(capsys, tmp_path / "val") == (CURVE, f"{tmp_path}/val: {said}")
     path = write_lines(tmp_path / "all.jsonl", rows(benchmark=lambda place, *_: "xxyy"[place]))
-    assert curve_of(capsys, path) == (CURVE, f"{path}: the problems of 2 benchmarks are pooled (x, y)\n")
+    assert curve_of(capsys, path) == (CURVE, f"{path}: the problems of 2 benchmarks (x, y) are pooled\n")

@@ -204,11 +204,8 @@ def _parts(frame: pd.DataFrame, ids: pd.Series, file: Path) -> tuple[pd.Series, 
     Notes: of data sets and files that are pooled or number the samples, and of parts with one sample per problem.
     """
     keys, notes, hint = pd.DataFrame({"part": "", "problem": ids}), [], ""
-
-    def order(name: str) -> tuple[bool, ...]:  # what may number the samples comes last
-        return name == "file", bool(NUMBERED.fullmatch(name)), bool(KIND.fullmatch(name))
-
-    for name in sorted(map(str, frame.columns), key=order):
+    order = sorted(map(str, frame.columns), key=lambda name: bool(KIND.fullmatch(name)))
+    for name in sorted(order, key=lambda name: (name == "file", bool(NUMBERED.fullmatch(name)))):  # numbers come last
         kind, numbered = KIND.fullmatch(name), name == "file" or NUMBERED.fullmatch(name)
         if name == ids.name or not (kind or POLICY.fullmatch(name)):
             continue
@@ -228,11 +225,11 @@ def _parts(frame: pd.DataFrame, ids: pd.Series, file: Path) -> tuple[pd.Series, 
         kinds = values.nunique()
         if keys.groupby(["part", "problem"] if kind else "part")["value"].nunique().max() > 1:
             keys["part"] += ("," + name + "=" + values).where(keys["part"] != "", name + "=" + values)
-            join = f"join the files: cat {file}/*" if name == "file" else f"remove the column {name}"
+            join = "join the files into one" if name == "file" else f"remove the column {name}"
             hint = f"; if they are samples of one policy, {join}" if single else ""
-        elif kind and kinds > 1:
+        elif kind and kinds > 1 and not any(note.endswith("pooled") for note in notes):  # a file may be a data set
             shown = ", ".join(values.unique()[:3]) + ", ..." * (kinds > 3)
-            notes.append(f"{file}: the problems of {kinds} {name}s are pooled ({shown})")
+            notes.append(f"{file}: the problems of {kinds} {name}s ({shown}) are pooled")
     parts = keys["part"].unique()
     if len(parts) > PARTS:
         raise UserError(f"{file} has rows of {', '.join(parts[:2])} and {len(parts) - 2} more; keep those of one{hint}")
