@@ -170,10 +170,9 @@ def test_a_gguf_model_in_parts_is_to_be_merged(file, tmp_path):
     folder.mkdir()
     for part in "123":
         (folder / f"tiny-0000{part}-of-00003.gguf").write_bytes(file.read_bytes())
-    with mistake("is split into 3 files"):
-        prepare_pretrained(settings(f"model.path={folder}"), tmp_path / MODEL, [])
-    (folder / "tiny-00003-of-00003.gguf").unlink()
-    with mistake("merge them (llama-gguf-split --merge tiny-00001-of-00003.gguf MERGED.gguf)"):
+    (folder / "tiny-00002-of-00003.gguf").unlink()
+    merge = "merge them into a directory of its own (llama-gguf-split --merge tiny-00001-of-00003.gguf MERGED.gguf)"
+    with mistake(f"its GGUF model is split into 3 files; {merge}"):
         prepare_pretrained(settings(f"model.path={folder}"), tmp_path / MODEL, [])
 
 

@@ -133,6 +133,25 @@ def test_each_token_is_forwarded_once_but_where_its_graph_does_not_fit(
     assert len(calls) == (scoring if kept else 0) + updating - graphs
 
 
+@pytest.mark.parametrize("share", [True, False])
+def test_the_graphs_that_are_kept_have_at_most_the_tokens_allowed(shared_model, make_trainer, share):
+    """Those that the model runs: without a shared prefix, every prompt and the padding count."""
+    model, limit, runs = copy.deepcopy(shared_model), 200, []
+    settings = {"tokens_per_micro_batch": 120, "single_forward_tokens": limit, "entropy_change_every": 0}
+    trainer = make_trainer(model, "clip_b", grade=lambda rollout: graded(rollout.sample % 2 == 0), **settings)
+    trainer.policy.share = share
+    batch = batch_of(trainer)
+
+    def note(module, arguments, inputs):
+        runs.append((torch.is_grad_enabled(), inputs["input_ids"].numel()))
+
+    model.model.register_forward_pre_hook(note, with_kwargs=True)
+    scored = trainer.update.score(batch)
+    kept = [tokens for graph, tokens in runs if graph]
+    assert len(kept) == len(scored.graphs) > 1
+    assert sum(kept) <= limit < sum(kept) + [tokens for graph, tokens in runs if not graph][-1]
+
+
 def test_a_constant_group_is_forwarded_once_and_not_differentiated(shared_model, make_trainer):
     trainer = make_trainer(copy.deepcopy(shared_model), "clip_b", entropy_change_every=0)
     constant = {prompt.problem_id for prompt in trainer.prompts_of_step(0)[:2]}

@@ -164,16 +164,14 @@ def _gguf_file(directory: Path) -> Path | None:
     if any(directory.glob("model*.safetensors*")):
         return None
     files = sorted(file for file in directory.glob("*.gguf") if "mmproj" not in file.name.lower())
-    names = ", ".join(file.name for file in files)
-    if parts := [part for file in files if (part := re.search(r"-[0-9]{5}-of-0*([0-9]+)\.gguf$", file.name))]:
-        merge = f"merge them (llama-gguf-split --merge {parts[0].string} MERGED.gguf) into a directory of its own"
-        raise UserError(
-            f"{directory}: a GGUF model that is split into {parts[0][1]} files ({names}) is not read; {merge}"
-        )
+    own = "a directory of its own"
+    for file in files:
+        if part := re.search(r"-[0-9]{5}-of-0*([0-9]+)\.gguf$", file.name):
+            merge = f"merge them into {own} (llama-gguf-split --merge {file.name} MERGED.gguf)"
+            raise UserError(f"{directory}: its GGUF model is split into {part[1]} files; {merge}")
     if len(files) > 1:
-        raise UserError(
-            f"{directory} has {len(files)} GGUF files ({names}); copy one of them to a directory of its own"
-        )
+        names = ", ".join(file.name for file in files)
+        raise UserError(f"{directory} has {len(files)} GGUF files ({names}); copy one of them to {own}")
     return files[0] if files else None
 
 
@@ -247,16 +245,15 @@ def _check_weights(skeleton: "PreTrainedModel", files: list[Path], *, tied: bool
 
     where = files[0].parent
     shapes: dict[str, list[int]] = {}
-    found: dict[str, Path] = {}
+    found: dict[str, str] = {}
     ends: dict[str, torch.Tensor] = {}
     for file in files:
         try:
             with safe_open(file, framework="pt") as tensors:
-                if twice := min(found.keys() & set(tensors.keys()), default=None):
-                    raise UserError(
-                        f"{where}: {twice} is in {found[twice].name} and in {file.name}; one is of other weights"
-                    )
-                found |= dict.fromkeys(tensors.keys(), file)
+                if twice := found.keys() & set(tensors.keys()):
+                    both = f"{min(twice)} is in {found[min(twice)]} and in {file.name}"
+                    raise UserError(f"{where}: {both}; save or download the model again")
+                found |= dict.fromkeys(tensors.keys(), file.name)
                 shapes |= {name: tensors.get_slice(name).get_shape() for name in tensors.keys()}  # noqa: SIM118
                 if tied:
                     ends |= {name: tensors.get_tensor(name) for name in {EMBEDDING, HEAD} & set(tensors.keys())}
@@ -280,12 +277,12 @@ def _check_tokens(
         return
     settings = model.prompt_format, model.chat_template_kwargs
     used = {tokenizer.eos_token_id}.union(*(prompt_tokens(tokenizer, problem, *settings) for problem in problems))
-    if beyond := [token for token in sorted(used) if token >= rows]:
-        place = "the end token" if tokenizer.eos_token_id in beyond else "a token of the prompts"
-        token = tokenizer.convert_ids_to_tokens(tokenizer.eos_token_id if place == "the end token" else beyond[0])
+    if (last := max(used)) >= rows:
+        token = tokenizer.convert_ids_to_tokens(last)
+        place = "the end token" if last == tokenizer.eos_token_id else "a token of the prompts"
         raise UserError(
-            f"{source}: the tokenizer has {size} tokens, the embeddings {rows}: {token!r}, {place}, has none; resize the "
-            "embeddings (resize_token_embeddings), or take the tokenizer that the model was trained with"
+            f"{source}: the tokenizer has {size} tokens, the embeddings {rows}: {token!r}, {place}, has none; resize "
+            "the embeddings (resize_token_embeddings), or take the tokenizer that the model was trained with"
         )
 
 

@@ -78,8 +78,8 @@ def turn_end_note(tokenizer: "PreTrainedTokenizerBase", prompt_format: str) -> s
         return None
     other = re.match(r"<[^<>]*>|\S+", written)[0]
     return (
-        f"the chat template ends a turn with {other}, but the tokenizer's end token is {end}, so that responses may run to "
-        f"the token limit: set eos_token in tokenizer_config.json to {other} if the model ends its turns so"
+        f"the chat template ends a turn with {other}, but the tokenizer's end token is {end}, so that responses may "
+        f"run to the token limit: set eos_token in tokenizer_config.json to {other} if the model ends its turns so"
     )
 
 

@@ -69,6 +69,10 @@ class RolloutBatch:
         """Length of every sequence without its padding."""
         return self.prompt_lengths + self.response_lengths
 
+    def padded(self, rows: Rows) -> int:
+        """Tokens of a forward pass over `rows` without their tree: identical rows run once, the others with padding."""
+        return len(self.copy_of[rows].unique()) * int(self.lengths[rows].max())
+
     def mini_batches(self, count: int) -> list[Rows]:
         """The rows of each of `count` updates. Prompts are divided evenly; a group is never split."""
         groups = self.groups.unique().tensor_split(count)

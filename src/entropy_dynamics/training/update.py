@@ -237,7 +237,8 @@ class PolicyUpdate:
             return 0
         if self.ranks.mesh is not None:
             return int(len(micro_batches) == 1 and int(batch.lengths[rows].sum()) <= limit)
-        tokens = accumulate(len(batch.tree(part).tokens) for part in reversed(micro_batches))
+        run = (lambda part: len(batch.tree(part).tokens)) if self.policy.share else batch.padded
+        tokens = accumulate(run(part) for part in reversed(micro_batches))
         return max(1, sum(1 for _ in takewhile(lambda total: total <= limit, tokens)))
 
     def _micro_batches(self, batch: RolloutBatch, rows: Rows | None = None) -> Sequence[Rows]:

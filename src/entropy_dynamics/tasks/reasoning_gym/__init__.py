@@ -1,4 +1,4 @@
-r"""Problem sets of any generator of Reasoning Gym, such as chain_sum, countdown or number_sorting.
+r"""Problem sets of the generators of Reasoning Gym, such as chain_sum, countdown or number_sorting.
 
 An extra: `pip install 'entropy-dynamics[reasoning-gym]'`. If the answer is an integer, so must be the last box. Other
 answers get the generator's own verifier, in a process with a limit of CPU time, and are correct at its full score.
