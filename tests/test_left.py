@@ -8,12 +8,12 @@ import pandas as pd
 import pytest
 
 from conftest import ROOT
-from entropy_dynamics.analysis.envelope import left_frame
 from entropy_dynamics.analysis.experiments import Run
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.errors import UserError
+from entropy_dynamics.reporting.envelope import draw_left
 from single_claims import finding
-from synthetic_results import EXPERIMENTS, MODEL, SCALE, SEEDS, write_evaluation
+from synthetic_results import EXPERIMENTS, MODEL, SCALE, SEEDS, write_evaluation, write_models
 
 OTHER = "qwen3-4b-base"
 LEFT = EXPERIMENTS["left"]
@@ -36,13 +36,14 @@ def write(results, run, level, at):
 
 
 def frame_of(folder, levels, runs, **changes) -> pd.DataFrame:
-    """The frame of these runs on one data set, each at the temperatures at which it is read."""
+    """The frame of the figure of these runs on one data set, each at the temperatures at which it is read."""
+    write_models(folder / SCALE)
     spec = LEFT.spec.model_copy(update={"evaluations": ["aime24"], "beyond": None} | changes)
     experiment = replace(LEFT, spec=spec, runs=tuple(runs))
     for run in runs:
         for at in (None, *experiment.temperatures_of(run.method)):
             write(folder / SCALE, run, levels.get((run.method, at), levels.get(run.method, NOTHING)), at)
-    return left_frame(experiment, Results(folder / SCALE, SCALE, SEEDS, ROOT / "configs", ROOT / "experiments"))
+    return draw_left(experiment, Results(folder / SCALE, SCALE, SEEDS, ROOT / "configs", ROOT / "experiments"))[1]
 
 
 def test_each_step_widens_the_envelope(tmp_path):
@@ -63,15 +64,17 @@ def test_what_is_read():
     assert set(LEFT.temperatures_of("grpo@training.steps=20")) == {0.4, 1.0, 1.15, 1.3, 1.6}
 
 
-def test_the_mean_of_the_last_checkpoints_stands_for_the_end(tmp_path):
-    """On both sides, the mean of the runs that `ends` names: (Avg@K, Pass@K) are (35, 70) and (40, 60)."""
+def test_the_mean_of_the_last_checkpoints_as_a_point(tmp_path):
+    """Avg@K and Pass@K are 35 and 70 at Clip_B's end. GRPO has 40 and 40, and at its end 40 and 60."""
     levels = {"clip_b": (4, 0.5), "clip_b@training.steps=40": (3, 0.5)}
     levels |= {"grpo": (2, 1.0), "grpo@training.steps=40": (4, 0.5)}
     names = list(levels)
-    ends = {"clip_b": names[:2], "grpo": names[2:]}
+    averages = {"Clip_B's end": names[:2], "GRPO's end": names[2:]}
     runs = [Run(MODEL, method, seed) for method in names for seed in range(3)]
-    frame = frame_of(tmp_path, levels, runs, compared=["clip_b"], grids={"ends": ["grpo"]}, ends=ends)
-    assert frame["left"].tolist() == pytest.approx([10])
+    changes = {"compared": ["Clip_B's end"], "averages": averages, "grids": {"last": ["grpo"], "mean": ["GRPO's end"]}}
+    frame = frame_of(tmp_path, levels, runs, **changes)
+    assert frame["left"].tolist() == pytest.approx([30, 10])
+    assert frame["points"].tolist() == ["GRPO at 0.4", "GRPO's end at 0.4"]
 
 
 CLAIM = {"test": "score_difference", "models": [MODEL], "runs": {"clip_b": "tables"}, "metric": "pass", "above": 0}
@@ -82,8 +85,8 @@ def judged(results, levels=LEVELS, **changes):
     for method, at, seed in product(("grpo", "grpo_half_rate", "clip_b"), WARM, range(5)):
         if at is None or method != "clip_b":
             level = levels.get((method, at), NOTHING)
-            correct = np.random.default_rng(seed).random((30, 32)) < 0.02  # so that seeds and problems vary
-            shown = (np.arange(30) // 6 < level[0])[:, None] & (np.arange(32) < level[1] * 32)
+            correct = np.random.default_rng(seed).random((300, 32)) < 0.02  # so that seeds and problems vary
+            shown = (np.arange(300) // 60 < level[0])[:, None] & (np.arange(32) < level[1] * 32)
             write_evaluation(results, Run(MODEL, method, seed), "aime24", shown & ~correct, at)
     return finding(CLAIM | changes, results)
 

@@ -236,6 +236,11 @@ def _rows(found: Found, scale: str) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def label_of(experiment: Experiment[LeftSpec], results: Results, name: str) -> str:
+    """The label of a method; the name of an average."""
+    return name if name in experiment.spec.averages else results.label(experiment.spec, name)
+
+
 def _left_of(experiment: Experiment[LeftSpec], results: Results) -> Found:
     spec, usual, models = experiment.spec, results.config.evaluation.temperature, experiment.models
     counts = {}
@@ -245,12 +250,13 @@ def _left_of(experiment: Experiment[LeftSpec], results: Results) -> Found:
     seeds = sorted(set.intersection(*(set(of) for at in counts.values() for of in at.values())))
     grids, names = {}, [(method, usual) for method in spec.compared]
     for over, patterns in spec.grids.items():  # each widens the one before
-        names += [(method, at) for method in experiment.methods(models[0], patterns) for at in counts]
+        averages = [name for name in spec.averages if name in patterns]
+        names += [(of, at) for of in [*experiment.methods(models[0], patterns), *averages] for at in counts]
         grids[over] = len(names)
-    labels = [f"{results.label(spec, method)} at {at:g}" for method, at in names]
+    labels = [f"{label_of(experiment, results, name)} at {at:g}" for name, at in names]
     columns = []
     for model in models:
-        points = [[counts[at][model, of] for of in spec.ends.get(method, [method])] for method, at in names]
+        points = [[counts[at][model, of] for of in spec.averages.get(method, [method])] for method, at in names]
         columns.append(point_columns(points, experiment.dataset_weights, seeds))
     weights = {model: [float(model == of) for of in models] for model in models}
     weights |= {MEAN: [1 / len(models)] * len(models)} if len(models) > 1 else {}

@@ -144,7 +144,7 @@ class Experiment(Generic[S]):
         """`temperatures`, if it is read at them."""
         if not isinstance(self.spec, specs.LeftSpec):
             return self.temperatures
-        names = {method, *(end for end, of in self.spec.ends.items() if method in of)}
+        names = {method, *(name for name, of in self.spec.averages.items() if method in of)}
         patterns = [pattern for grid in self.spec.grids.values() for pattern in grid]
         return self.temperatures if any(fnmatchcase(*pair) for pair in product(names, patterns)) else ()
 
@@ -234,6 +234,7 @@ def first_of(seeds: Seeds) -> int:
 def _check_names(experiment: Experiment[specs.Spec], where: str, config: Config, configs: Path) -> None:
     """Reject unknown models, methods and evaluation sets, whose files Snakemake would report as missing."""
     spec, methods = experiment.spec, {run.method for run in experiment.runs}
+    averages = getattr(spec, "averages", {})
     compared = [(key, [getattr(spec, key)], methods) for key in ("baseline", "reference") if hasattr(spec, key)]
     compared += [("method", [BASE], methods)] if isinstance(spec, specs.DifficultySpec) else []
     for kind, names, known in (
@@ -241,8 +242,8 @@ def _check_names(experiment: Experiment[specs.Spec], where: str, config: Config,
         ("method", sorted(split_method(method)[0] for method in methods), known_names("method", configs)),
         ("evaluation set", experiment.evaluations, list(config.data.evaluation)),
         ("method in labels", getattr(spec, "labels", ()), methods),
-        ("method in compared", getattr(spec, "compared", ()), methods),
-        ("method in ends", [name for of in getattr(spec, "ends", {}).items() for name in (of[0], *of[1])], methods),
+        ("method in compared", getattr(spec, "compared", ()), {*methods, *averages}),
+        ("method in averages", [name for of in averages.values() for name in of], methods),
         ("model in fitted", getattr(spec, "fitted", ()), experiment.models),
         ("scale in beyond", filter(None, [getattr(spec, "beyond", None)]), known_names("scale", configs)),
         *compared,

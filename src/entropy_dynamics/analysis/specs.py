@@ -149,11 +149,11 @@ class LeftSpec(FrontierSpec):
     """Pass@K left at equal Avg@K over the envelope of the baseline's points, which each of the `grids` widens."""
 
     compared: Names
-    """Methods, each at the temperature of the tables."""
+    """Methods or averages, each at the temperature of the tables."""
     grids: Annotated[dict[str, Names], Field(min_length=1)]
-    """What is added -> methods, or patterns like grpo@*, whose points at all temperatures above 0 are added."""
-    ends: dict[str, Names] = Field(default_factory=dict)
-    """Method -> the methods whose mean score is its score, such as its last checkpoints."""
+    """What is added -> methods, patterns like grpo@*, or averages, whose points at temperatures above 0 are added."""
+    averages: dict[str, Names] = Field(default_factory=dict)
+    """Name -> methods whose scores are averaged, such as the last checkpoints, at each temperature."""
     beyond: str | None = None
     """A scale with an experiment of the same name, pooled with this one if its results are complete."""
 

@@ -3,7 +3,7 @@
 import pandas as pd
 from matplotlib.figure import Figure
 
-from entropy_dynamics.analysis.envelope import DIFFERENCE, MARGIN, MEAN, left_frame
+from entropy_dynamics.analysis.envelope import DIFFERENCE, MARGIN, MEAN, label_of, left_frame
 from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.specs import LeftSpec
@@ -26,7 +26,7 @@ def draw_left(experiment: Experiment[LeftSpec], results: Results) -> tuple[Figur
             of = drawn[(drawn["over"] == step) & (drawn["method"] == method)]
             shift = 0.34 * (place - (len(spec.compared) - 1) / 2)
             y = [rows.index(key) + shift for key in zip(of["scale"], of["model"], strict=True)]
-            look = looks[method] | {"linestyle": "", "label": style.pretty(results.label(spec, method))}
+            look = looks[method] | {"linestyle": "", "label": style.pretty(label_of(experiment, results, method))}
             ax.errorbar(of["left"], y, xerr=style.error_bars(of, "left", "left_"), elinewidth=0.8, capsize=1.5, **look)
         ax.set_title(("" if step == steps[0] else "+ ") + step, fontsize=6)
         ax.grid(axis="y", visible=False)
