@@ -228,6 +228,14 @@ def test_files_that_no_record_has(verify):
 
 
 @pytest.mark.usefixtures("untabled")
+def test_an_edited_number_of_dropped_problems(verify):
+    edit_json(PROBLEMS, lambda report: report["sets"]["aime24"]["dropped"].update(other=3))
+    assert verify()[1] == {
+        ("modified", "data/aime24.parquet"): "rows in problems.json is 10, not the sum of those kept and dropped"
+    }
+
+
+@pytest.mark.usefixtures("untabled")
 def test_problems_that_are_not_those_of_their_report(verify):
     def change(report: dict) -> None:
         report["sets"]["aime24"]["kept"] = 9
