@@ -42,7 +42,11 @@ def curve_of(capsys, *arguments):
 
 
 @pytest.mark.parametrize("name", ["seed", "trial_id", "epoch", "run", "Run Number"])
-@pytest.mark.parametrize("value", [int, str, float, "try-{}".format, "seed_{}".format], ids=str)
+@pytest.mark.parametrize(
+    "value",
+    [int, str, float, "try-{}".format, "seed_{}".format],
+    ids=["int", "str", "float", "try-", "seed_"],
+)
 def test_a_number_of_any_type_of_which_a_problem_has_one_row_is_a_sample(name, value, tmp_path, capsys):
     path = write_lines(tmp_path / "all.jsonl", rows(**{name: lambda _, sample, __: value(sample)}))
     assert curve_of(capsys, path)[0] == CURVE
