@@ -20,9 +20,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 import synthetic_results  # noqa: E402
-from entropy_dynamics.analysis.claims import load_claims  # noqa: E402
-from entropy_dynamics.analysis.experiments import Run, known_experiments, load_experiment  # noqa: E402
 from entropy_dynamics.config import BASE  # noqa: E402
+from entropy_dynamics.experiments.claims import load_claims  # noqa: E402
+from entropy_dynamics.experiments.load import Run, known_experiments, load_experiment  # noqa: E402
 from entropy_dynamics.results.files import write_json  # noqa: E402
 from entropy_dynamics.results.provenance import hardware  # noqa: E402
 

@@ -14,7 +14,7 @@ from statistics import median
 import torch
 
 from common import make_parser, make_trainer, write_record
-from entropy_dynamics.engines import VLLM
+from entropy_dynamics.config.schema.engines import VLLM
 from entropy_dynamics.models.storage import load_tokenizer
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.sampling import Prompt

@@ -22,8 +22,8 @@ from torch import Tensor
 from common import make_parser, make_trainer, write_record
 from entropy_dynamics.config import load_config
 from entropy_dynamics.core.token_stats import TokenStats
+from entropy_dynamics.figures.style import STYLE, WIDTH, pretty
 from entropy_dynamics.methods import Method
-from entropy_dynamics.reporting.style import STYLE, WIDTH, pretty
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.training.batch import RolloutBatch
 from entropy_dynamics.training.trainer import Trainer

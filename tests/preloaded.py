@@ -66,7 +66,7 @@ def load(command: list[str]) -> None:
 
 @cache
 def load_snakemake() -> None:
-    for name in ("snakemake.cli", "entropy_dynamics.analysis.claims", "entropy_dynamics.planning.plan"):
+    for name in ("snakemake.cli", "entropy_dynamics.experiments.claims", "entropy_dynamics.planning.plan"):
         import_module(name)
     gc.freeze()  # what is not visited is not copied in the forks
 

@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from entropy_dynamics.analysis.experiments import Run, load_experiment
 from entropy_dynamics.cli import main
 from entropy_dynamics.config import load_config, settings_of, to_yaml
+from entropy_dynamics.experiments.load import Run, load_experiment
 from entropy_dynamics.results.files import sha256, write_json, write_parquet, write_text
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.results.provenance import provenance

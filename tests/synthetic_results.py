@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from entropy_dynamics.analysis.experiments import Run, known_experiments, load_experiment
 from entropy_dynamics.analysis.run_data import Results
-from entropy_dynamics.reporting import render
+from entropy_dynamics.experiments.load import Run, known_experiments, load_experiment
+from entropy_dynamics.report import render
 from entropy_dynamics.results.files import write_json, write_parquet
 from entropy_dynamics.results.layout import Layout
 

@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from entropy_dynamics.analysis.experiments import Run
 from entropy_dynamics.analysis.problem_scores import problem_scores
 from entropy_dynamics.analysis.run_data import Results
+from entropy_dynamics.experiments.load import Run
 from entropy_dynamics.results.files import write_parquet
 from synthetic_results import MODEL, ROOT, SCALE, SEEDS, evaluation_frame
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from entropy_dynamics.analysis.claims import load_claims
 from entropy_dynamics.analysis.paper_gains import sampling_errors
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.verdicts import VERDICTS
 from entropy_dynamics.config import known_names, split_method
-from entropy_dynamics.reporting.claims import write_claims
-from entropy_dynamics.reporting.summary import summary_line
+from entropy_dynamics.experiments.claims import load_claims
+from entropy_dynamics.report.summary import summary_line
+from entropy_dynamics.report.verdicts import write_claims
 from entropy_dynamics.results.files import write_json
 from entropy_dynamics.results.layout import Layout
 from mistakes import mistake

@@ -7,9 +7,9 @@ import pytest
 import yaml
 
 from command_line import error
-from entropy_dynamics.analysis.claims import load_claims
-from entropy_dynamics.analysis.experiments import load_experiment
 from entropy_dynamics.analysis.run_data import Results
+from entropy_dynamics.experiments.claims import load_claims
+from entropy_dynamics.experiments.load import load_experiment
 from mistakes import mistake
 from synthetic_results import ROOT, SCALE, SEEDS
 

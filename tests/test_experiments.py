@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from entropy_dynamics.analysis.claims import load_claims
-from entropy_dynamics.analysis.experiments import known_experiments, load_experiment
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.config import _merged, flatten, load_config, stored_as
 from entropy_dynamics.errors import UserError
+from entropy_dynamics.experiments.claims import load_claims
+from entropy_dynamics.experiments.load import known_experiments, load_experiment
 
 ROOT = Path(__file__).parents[1]
 SCALE, MODEL = "laptop", "qwen2.5-7b-instruct"

@@ -8,14 +8,14 @@ import pytest
 from matplotlib.collections import PolyCollection
 
 from command_line import error
-from entropy_dynamics.analysis.experiments import Run
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.statistics import score_interval, share_interval
 from entropy_dynamics.analysis.sweeps import strength_frame
 from entropy_dynamics.cli import main
-from entropy_dynamics.reporting.curves import draw_curves
-from entropy_dynamics.reporting.gains import draw_difficulty, draw_gains
-from entropy_dynamics.reporting.pass_at_k import draw_pass_curves
+from entropy_dynamics.experiments.load import Run
+from entropy_dynamics.figures.curves import draw_curves
+from entropy_dynamics.figures.distributions import draw_pass_curves
+from entropy_dynamics.figures.gains import draw_difficulty, draw_gains
 from synthetic_results import DATASETS, MODEL, ROOT, SCALE, STEPS, write_evaluation, write_metrics, write_models
 
 OTHER = "qwen3-4b-base"

@@ -8,13 +8,13 @@ from shutil import copytree
 import numpy as np
 import pytest
 
-from entropy_dynamics.analysis.claims import load_claims, read_field
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.cli import main
 from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.reporting.claims import write_field
-from entropy_dynamics.reporting.summary import summary_line
+from entropy_dynamics.experiments.claims import load_claims, read_field
+from entropy_dynamics.report.summary import summary_line
+from entropy_dynamics.report.verdicts import write_field
 from entropy_dynamics.results.files import write_json
 from entropy_dynamics.results.layout import Layout
 from synthetic_results import MODEL, ROOT, SCALE, SEEDS, STEPS, model_facts

@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from entropy_dynamics.analysis.experiments import Run, load_experiment
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.reporting.curves import draw_curves
+from entropy_dynamics.experiments.load import Run, load_experiment
+from entropy_dynamics.figures.curves import draw_curves
 from entropy_dynamics.results.files import write_parquet
 from entropy_dynamics.results.layout import Layout
 from synthetic_results import (

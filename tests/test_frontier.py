@@ -7,9 +7,9 @@ import pandas as pd
 import pytest
 
 from conftest import ROOT
-from entropy_dynamics.analysis.experiments import Run
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.sweeps import frontier_gain
+from entropy_dynamics.experiments.load import Run
 from synthetic_results import MODEL, PROBLEMS, SCALE, SEEDS, draw, write_all, write_evaluation
 
 

@@ -11,7 +11,7 @@ from conftest import ROOT
 from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.storage import save_policy
-from entropy_dynamics.reporting.templates import fill
+from entropy_dynamics.report.fill import fill
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.stages import pass_rates
 from entropy_dynamics.stages.gate import ADVICE, measure_gate

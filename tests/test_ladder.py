@@ -8,12 +8,12 @@ import pandas as pd
 import pytest
 
 from conftest import ROOT
-from entropy_dynamics.analysis.experiments import Run, load_experiment
 from entropy_dynamics.analysis.ladder import PER_DECADE, entropy_law, ladder_frame, saturating
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.reporting.figures import DRAW
+from entropy_dynamics.experiments.load import Run, load_experiment
+from entropy_dynamics.figures.draw import DRAW
 from entropy_dynamics.results.files import write_json
 from synthetic_results import DATASETS, RUNGS, SCALE, model_facts, write_all, write_evaluation, write_metrics
 

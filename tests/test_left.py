@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 
 from conftest import ROOT
-from entropy_dynamics.analysis.experiments import Run
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.reporting.envelope import draw_left
+from entropy_dynamics.experiments.load import Run
+from entropy_dynamics.figures.envelope import draw_left
 from single_claims import finding
 from synthetic_results import EXPERIMENTS, MODEL, SCALE, SEEDS, write_evaluation, write_models
 

@@ -38,9 +38,11 @@ assert len(method_types()) > 20
 """
 
 ANALYSIS = """
-import importlib, pkgutil, entropy_dynamics.analysis as analysis
-for module in pkgutil.iter_modules(analysis.__path__):
-    importlib.import_module(f"{analysis.__name__}.{module.name}")
+import importlib, pkgutil
+from entropy_dynamics import analysis, experiments
+for room in (experiments, analysis):
+    for module in pkgutil.iter_modules(room.__path__):
+        importlib.import_module(f"{room.__name__}.{module.name}")
 """
 
 
@@ -109,7 +111,10 @@ def built(tmp_path_factory) -> dict[str, Path]:
 
 def test_wheel_and_sdist_have_the_package_its_types_and_its_templates(built):
     files = {str(path.relative_to(ROOT / "src")) for path in (ROOT / "src/entropy_dynamics").rglob("*.py")}
-    files |= {"entropy_dynamics/py.typed", "entropy_dynamics/reporting/templates/report.html"}
+    files |= {"entropy_dynamics/py.typed", "entropy_dynamics/figures/figures.mplstyle"}
+    files |= {
+        f"entropy_dynamics/{name}" for name in ("report/templates/report.html", "publishing/templates/data_card.md")
+    }
     with zipfile.ZipFile(built["wheel"]) as wheel, tarfile.open(built["sdist"]) as sdist:
         assert files <= set(wheel.namelist())
         assert files <= {name.partition("/src/")[2] for name in sdist.getnames()}

@@ -7,13 +7,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from entropy_dynamics.analysis.claims import load_claims
-from entropy_dynamics.analysis.experiments import known_experiments, load_experiment
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.scores import scores_frame
 from entropy_dynamics.config import BASE, load_config
+from entropy_dynamics.experiments.claims import load_claims
+from entropy_dynamics.experiments.load import known_experiments, load_experiment
 from entropy_dynamics.planning.plan import make_plan
-from entropy_dynamics.reporting import render
+from entropy_dynamics.report import render
 from entropy_dynamics.results.layout import Layout
 from synthetic_results import (
     DATASETS,

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from entropy_dynamics.evaluation import problem_pass_at_k
+from entropy_dynamics.analysis.pass_at_k import problem_pass_at_k
 
 
 def samples(n: int, c: int) -> np.ndarray:

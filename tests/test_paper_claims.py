@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from entropy_dynamics.analysis.experiments import Run
+from entropy_dynamics.experiments.load import Run
 from single_claims import OTHER, SEEDS, claim_of, finding, no_interval, write_curve, write_samples
 from synthetic_results import DATASETS, MODEL, STEPS
 

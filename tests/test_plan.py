@@ -358,7 +358,7 @@ def test_what_snakemake_asks_for_imports_nothing_heavy():
     """The inputs of claims and of experiments, and a plan without GPUs."""
     code = """
 import sys
-import entropy_dynamics.analysis.claims
+import entropy_dynamics.experiments.claims
 from entropy_dynamics.cli import main
 main(["plan", "--scale", "laptop"])
 print([name for name in ("torch", "transformers", "pandas", "pyarrow", "matplotlib", "scipy") if name in sys.modules])

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from entropy_dynamics.analysis.claims import input_files, load_claims, read_field
-from entropy_dynamics.analysis.experiments import Run, load_experiment
 from entropy_dynamics.errors import UserError
+from entropy_dynamics.experiments.claims import input_files, load_claims, read_field
+from entropy_dynamics.experiments.load import Run, load_experiment
 from single_claims import OTHER, SEEDS, finding
 from synthetic_results import MODEL, ROOT, SCALE, write_evaluation
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from conftest import ROOT
-from entropy_dynamics.analysis.experiments import load_experiment
 from entropy_dynamics.config import load_config
+from entropy_dynamics.experiments.load import load_experiment
 
 TEXT = (ROOT / "docs" / "protocol-rates.md").read_text()
 PROTOCOL = " ".join(TEXT.split())

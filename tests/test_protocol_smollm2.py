@@ -4,8 +4,8 @@ import pandas as pd
 import pytest
 
 from conftest import ROOT
-from entropy_dynamics.analysis.experiments import load_experiment
 from entropy_dynamics.config import load_config
+from entropy_dynamics.experiments.load import load_experiment
 
 MODEL = "smollm2-135m-instruct"
 PROTOCOL = " ".join((ROOT / "docs" / "protocol-smollm2.md").read_text().split())

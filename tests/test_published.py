@@ -13,11 +13,11 @@ import pytest
 import yaml
 
 from conftest import ROOT
-from entropy_dynamics.analysis.experiments import Run
 from entropy_dynamics.analysis.problem_scores import Arm, score_columns
 from entropy_dynamics.analysis.run_data import Results, Samples
 from entropy_dynamics.analysis.statistics import Interval, score_interval
 from entropy_dynamics.cli import main
+from entropy_dynamics.experiments.load import Run
 from entropy_dynamics.results.files import write_json, write_parquet
 from entropy_dynamics.results.layout import Layout
 from synthetic_results import MODEL, SCALE, model_facts, write_evaluation, write_metrics

@@ -15,7 +15,7 @@ from entropy_dynamics.analysis.statistics import Interval, score_interval
 from entropy_dynamics.analysis.sweeps import matched_frame
 from entropy_dynamics.cli import main
 from entropy_dynamics.config import load_config
-from entropy_dynamics.reporting.published import restore
+from entropy_dynamics.publishing.restore import restore
 from synthetic_results import MODEL
 
 OTHER = "qwen3-4b-base"

@@ -20,10 +20,10 @@ import torch
 import project_copy
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.reporting import render
-from entropy_dynamics.reporting.claims import write_claims
-from entropy_dynamics.reporting.report import write_report
-from entropy_dynamics.reporting.watch import open_server
+from entropy_dynamics.report import render
+from entropy_dynamics.report.page import write_report
+from entropy_dynamics.report.verdicts import write_claims
+from entropy_dynamics.report.watch import open_server
 from entropy_dynamics.results.token_samples import STATISTICS, write_token_samples
 from fault_harness import wait_until
 from project_copy import copy_project
@@ -316,7 +316,7 @@ def test_watch_rewrites_the_page_for_this_machine_only(live, watched, monkeypatc
     log.write_text(log.read_text().replace(" 6/10", " 9/10"))
     with urlopen(address) as page:
         assert "seed 7, " + MODEL + ": step 6 of 10" in page.read().decode()  # it has just been written
-    monkeypatch.setattr("entropy_dynamics.reporting.watch.EVERY_SECONDS", 0.0)
+    monkeypatch.setattr("entropy_dynamics.report.watch.EVERY_SECONDS", 0.0)
     with urlopen(f"{address}/report.html") as page:
         assert "seed 7, " + MODEL + ": step 9 of 10" in page.read().decode()
     with urlopen(f"{address}/tables/table1.csv") as table:

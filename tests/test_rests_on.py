@@ -6,7 +6,7 @@ from shutil import copytree
 import pytest
 
 from conftest import ROOT
-from entropy_dynamics.analysis.claims import read_claims, read_field
+from entropy_dynamics.experiments.claims import read_claims, read_field
 from mistakes import mistake
 
 

@@ -10,8 +10,9 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from command_line import error
 from conftest import ROOT
-from entropy_dynamics import engines, sampling
+from entropy_dynamics import sampling
 from entropy_dynamics.config import load_config
+from entropy_dynamics.config.schema import engines
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.models.storage import save_policy
 from entropy_dynamics.sampling import Prompt, Rollout, Sampler, open_sampler, sample_seed

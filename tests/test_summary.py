@@ -5,7 +5,7 @@ import json
 import pytest
 
 from command_line import run
-from entropy_dynamics.reporting.summary import topics
+from entropy_dynamics.report.summary import topics
 
 REASON = "grpo does not reach the Pass@K of clip_b"
 

@@ -9,12 +9,12 @@ import pandas as pd
 import pytest
 
 from entropy_dynamics.analysis import scores
-from entropy_dynamics.analysis.experiments import Run, load_experiment
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.scores import scores_frame
 from entropy_dynamics.analysis.statistics import holm, score_interval, share_interval
 from entropy_dynamics.cli import main
 from entropy_dynamics.errors import UserError
+from entropy_dynamics.experiments.load import Run, load_experiment
 from entropy_dynamics.results.files import write_parquet
 from synthetic_results import (
     DATASETS,

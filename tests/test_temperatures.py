@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from entropy_dynamics.analysis.claims import input_files, load_claims
-from entropy_dynamics.analysis.experiments import Run
 from entropy_dynamics.analysis.run_data import Results, Samples
 from entropy_dynamics.analysis.temperatures import best_point, matched_pass
 from entropy_dynamics.analysis.verdicts import Finding, judge
 from entropy_dynamics.config import load_config
+from entropy_dynamics.experiments.claims import input_files, load_claims
+from entropy_dynamics.experiments.load import Run
 from entropy_dynamics.results.files import write_parquet
 from synthetic_results import DATASETS, MODEL, ROOT, SCALE, SEEDS, evaluation_frame
 

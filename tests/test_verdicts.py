@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from entropy_dynamics.analysis.claims import load_claims
-from entropy_dynamics.analysis.experiments import Run
 from entropy_dynamics.analysis.statistics import Interval, score_interval
 from entropy_dynamics.analysis.verdicts import Finding, correct_primary
+from entropy_dynamics.experiments.claims import load_claims
+from entropy_dynamics.experiments.load import Run
 from single_claims import OTHER, finding, no_interval, write_curve, write_samples, write_scores
 from synthetic_results import DATASETS, MODEL, ROOT, STEPS
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from command_line import error, set_to
-from entropy_dynamics.analysis.experiments import load_experiment
 from entropy_dynamics.analysis.run_data import Samples
 from entropy_dynamics.cli import main
 from entropy_dynamics.config import load_config
+from entropy_dynamics.experiments.load import load_experiment
 from recorded_results import (
     AIME24,
     CLIP_B,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from entropy_dynamics.engines import VLLM
+from entropy_dynamics.config.schema.engines import VLLM
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.storage import save_policy
 from entropy_dynamics.sampling import Prompt

@@ -9,7 +9,7 @@ import torch
 from batches import random_batch, stats_of
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import load_method
-from entropy_dynamics.methods.opefo import Opefo
+from entropy_dynamics.methods.field.opefo import Opefo
 
 
 def weights_of(method, p, entropy, advantages, mask=None) -> list:

@@ -16,9 +16,9 @@ import yaml
 from safetensors.numpy import load_file
 from snakemake.common import NOTHING_TO_BE_DONE_MSG
 
-from entropy_dynamics.analysis.experiments import load_experiment
 from entropy_dynamics.cli import main
 from entropy_dynamics.config import load_config
+from entropy_dynamics.experiments.load import load_experiment
 from project_copy import ROOT, copy_project, snakemake
 
 MODEL = "qwen2.5-7b-instruct"

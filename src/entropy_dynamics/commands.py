@@ -193,7 +193,7 @@ def evaluate(options: argparse.Namespace) -> None:
 
 
 def theory(options: argparse.Namespace) -> None:
-    from entropy_dynamics.analysis.experiments import THEORY
+    from entropy_dynamics.experiments.load import THEORY
 
     ((model, seed),) = _results(options).experiment(THEORY).untrained.items()
     config = load_config(options.scale, model, overrides=options.set)
@@ -206,7 +206,7 @@ def theory(options: argparse.Namespace) -> None:
 
 
 def draw(options: argparse.Namespace) -> None:
-    from entropy_dynamics.reporting import render
+    from entropy_dynamics.report import render
 
     results = _results(options)
     names = options.names or results.names
@@ -227,7 +227,7 @@ def draw(options: argparse.Namespace) -> None:
 
 def claims(options: argparse.Namespace) -> None:
     """The commands `claims`, `field` and `controls`."""
-    from entropy_dynamics.reporting.claims import write_claims, write_field
+    from entropy_dynamics.report.verdicts import write_claims, write_field
 
     results, folder = _results(options), options.command
     if not results.root.is_dir():  # missing files are part of a verdict, but a missing folder is a mistake
@@ -240,14 +240,14 @@ field = controls = claims
 
 
 def report(options: argparse.Namespace) -> None:
-    from entropy_dynamics.reporting.report import write_report
+    from entropy_dynamics.report.page import write_report
 
     print(write_report(_results(options)))
 
 
 def watch(options: argparse.Namespace) -> None:
-    from entropy_dynamics.reporting.live import responses
-    from entropy_dynamics.reporting.watch import HOST, open_server
+    from entropy_dynamics.report.live import responses
+    from entropy_dynamics.report.watch import HOST, open_server
 
     def answered(query: dict[str, str]) -> list[dict[str, Any]]:
         """See `stages.answers`; imports torch at the first call."""
@@ -271,20 +271,20 @@ def watch(options: argparse.Namespace) -> None:
 
 
 def summary(options: argparse.Namespace) -> None:
-    from entropy_dynamics.reporting.summary import summary
+    from entropy_dynamics.report.summary import summary
 
     print("\n".join(summary(options.folder)))
 
 
 def compare(options: argparse.Namespace) -> None:
-    from entropy_dynamics.reporting.comparison import write_comparison
+    from entropy_dynamics.report.comparison import write_comparison
 
     print(write_comparison(*options.runs, table=options.table), end="")
 
 
 def archive(options: argparse.Namespace) -> None:
     from entropy_dynamics.analysis.run_data import Results
-    from entropy_dynamics.reporting.publish import publish
+    from entropy_dynamics.publishing.archive import publish
 
     folder = options.folder
     if not folder.is_dir():
@@ -295,7 +295,7 @@ def archive(options: argparse.Namespace) -> None:
 
 
 def restore(options: argparse.Namespace) -> None:
-    from entropy_dynamics.reporting.published import restore
+    from entropy_dynamics.publishing.restore import restore
 
     if options.out.exists():
         raise UserError(f"{options.out} already exists; name a new folder, such as results/laptop in a fresh clone")

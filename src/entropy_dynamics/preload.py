@@ -168,9 +168,10 @@ def _import_for(command: str) -> None:
             with suppress(UserError):  # the command reports it, if it needs that file
                 read_yaml(path)
         if command in DRAWING:
-            package = import_module("entropy_dynamics.reporting")
-            for module in pkgutil.iter_modules(package.__path__):
-                import_module(f"{package.__name__}.{module.name}")
+            for room in ("figures", "report"):
+                package = import_module(f"entropy_dynamics.{room}")
+                for module in pkgutil.iter_modules(package.__path__):
+                    import_module(f"{package.__name__}.{module.name}")
         elif command in STAGES:
             import_torch()
             import transformers

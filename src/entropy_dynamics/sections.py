@@ -52,11 +52,11 @@ S = TypeVar("S", bound=BaseModel)
 class OneOf:
     """Annotation of a field whose section is selected by its entry `key`: `Annotated[Base, OneOf("source", kinds)]`.
 
-    `kinds()` maps each value of that entry to its section class. It is called on first use, so that a config can be
-    loaded without importing classes that it does not name.
+    `kinds(value)` maps this value of that entry, and perhaps others, to its section class; `kinds(None)` maps all.
+    It is called on first use, so that a config can be loaded without importing classes that it does not name.
     """
 
-    def __init__(self, key: str, kinds: Callable[[], Mapping[str, type[BaseModel]]]):
+    def __init__(self, key: str, kinds: Callable[[str | None], Mapping[str, type[BaseModel]]]):
         self.key, self.kinds = key, kinds
 
     def _validate(self, value: Any) -> BaseModel:
@@ -64,7 +64,8 @@ class OneOf:
             return value
         if not isinstance(value, Mapping):
             raise PydanticCustomError("mapping", "Input should be a mapping of keys to values")
-        kinds, chosen = self.kinds(), str(value.get(self.key))
+        chosen = str(value.get(self.key))
+        kinds = self.kinds(chosen)
         if chosen not in kinds:
             text = f"unknown {self.key} {value.get(self.key)!r}{nearest(chosen, kinds)}"
             raise PydanticCustomError("unknown_kind", "{text}", {"text": text})
@@ -75,7 +76,7 @@ class OneOf:
         return core_schema.no_info_plain_validator_function(self._validate, serialization=dump)
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        return {"anyOf": [handler(kind.__pydantic_core_schema__) for kind in self.kinds().values()]}
+        return {"anyOf": [handler(kind.__pydantic_core_schema__) for kind in self.kinds(None).values()]}
 
 
 def parse(kind: type[S], data: Any, where: str | Callable[[Key], str]) -> S:

@@ -10,8 +10,8 @@ from entropy_dynamics import preload
 
 # Not `parse` itself, a name that Snakemake uses here.
 from entropy_dynamics import sections
-from entropy_dynamics.analysis import claims
-from entropy_dynamics.analysis.experiments import (
+from entropy_dynamics.experiments import claims
+from entropy_dynamics.experiments.load import (
     FIRST,
     THEORY,
     known_experiments,

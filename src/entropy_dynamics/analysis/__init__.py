@@ -1,1 +1,1 @@
-"""From result files to numbers: experiments, scores, curves, intervals, verdicts. No torch, no drawing."""
+"""From result files to numbers: scores, curves, intervals, verdicts. No torch, no drawing."""

@@ -7,9 +7,9 @@ import numpy as np
 import pandas as pd
 
 from entropy_dynamics.analysis.columns import KEPT, PARTS
-from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.run_data import Results, final_means
-from entropy_dynamics.analysis.specs import CurvesSpec, LensSpec, Panel
+from entropy_dynamics.experiments.load import Experiment
+from entropy_dynamics.experiments.specs import CurvesSpec, LensSpec, Panel
 
 
 @dataclass(frozen=True)

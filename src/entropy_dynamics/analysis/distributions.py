@@ -5,11 +5,11 @@ from itertools import product
 import numpy as np
 import pandas as pd
 
-from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.problem_scores import paired, pass_curve, with_seeds
 from entropy_dynamics.analysis.run_data import Results
-from entropy_dynamics.analysis.specs import DataFilter, DistributionSpec, PassSpec
 from entropy_dynamics.analysis.statistics import Interval, share_interval, simultaneous
+from entropy_dynamics.experiments.load import Experiment
+from entropy_dynamics.experiments.specs import DataFilter, DistributionSpec, PassSpec
 
 
 def solved_frame(experiment: Experiment[DistributionSpec], results: Results) -> pd.DataFrame:

@@ -19,10 +19,8 @@ import pandas as pd
 import scipy  # imports scipy.special when it is first used
 from jaxtyping import Float, Int
 
-from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.problem_scores import problem_scores
 from entropy_dynamics.analysis.run_data import Results, Samples
-from entropy_dynamics.analysis.specs import METRICS, LeftSpec
 from entropy_dynamics.analysis.statistics import (
     POWER,
     T_SEEDS,
@@ -31,6 +29,8 @@ from entropy_dynamics.analysis.statistics import (
     problem_variance,
     t_quantile,
 )
+from entropy_dynamics.experiments.load import Experiment
+from entropy_dynamics.experiments.specs import METRICS, LeftSpec
 
 RESAMPLES = 2000
 MARGIN = 3.0  # points of Pass@K, the smallest effect of interest

@@ -7,12 +7,12 @@ from typing import Any
 
 from scipy.special import betaln
 
-from entropy_dynamics.analysis.claim_specs import EvaluationSize, PaperGains, ScoreDifference
-from entropy_dynamics.analysis.claims import Claim
-from entropy_dynamics.analysis.specs import METRICS, PaperValues
 from entropy_dynamics.analysis.statistics import Interval
 from entropy_dynamics.analysis.verdicts import Finding, judge_cells
 from entropy_dynamics.errors import UserError
+from entropy_dynamics.experiments.claim_specs import EvaluationSize, PaperGains, ScoreDifference
+from entropy_dynamics.experiments.claims import Claim
+from entropy_dynamics.experiments.specs import METRICS, PaperValues
 
 
 def judge_paper(claim: Claim, sizes: Mapping[str, EvaluationSize], paper: PaperValues) -> Finding | None:

@@ -6,12 +6,12 @@ from typing import Any, Literal, get_args
 import numpy as np
 from jaxtyping import Float, Int
 
+from entropy_dynamics.analysis.pass_at_k import problem_pass_at_k
 from entropy_dynamics.analysis.run_data import Arm, Evaluated, Samples
-from entropy_dynamics.analysis.specs import Metric
 from entropy_dynamics.analysis.statistics import Scores
 from entropy_dynamics.config import BASE
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.evaluation import problem_pass_at_k
+from entropy_dynamics.experiments.specs import Metric
 
 Third = Literal["hard", "middle", "easy"]
 Selection = Literal["all"] | Third

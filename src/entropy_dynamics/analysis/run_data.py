@@ -15,7 +15,10 @@ from jaxtyping import Float, Int
 from pydantic import BaseModel, ConfigDict
 
 from entropy_dynamics.analysis.columns import DERIVED
-from entropy_dynamics.analysis.experiments import (
+from entropy_dynamics.analysis.pass_at_k import problem_pass_at_k
+from entropy_dynamics.config import CONFIGS, Config, load_config, method_label, read_yaml, split_method
+from entropy_dynamics.errors import UserError
+from entropy_dynamics.experiments.load import (
     Experiment,
     Run,
     Seeds,
@@ -24,10 +27,7 @@ from entropy_dynamics.analysis.experiments import (
     known_experiments,
     load_experiment,
 )
-from entropy_dynamics.analysis.specs import PaperValues, Spec
-from entropy_dynamics.config import CONFIGS, Config, load_config, method_label, read_yaml, split_method
-from entropy_dynamics.errors import UserError
-from entropy_dynamics.evaluation import problem_pass_at_k
+from entropy_dynamics.experiments.specs import PaperValues, Spec
 from entropy_dynamics.results.files import read_json, read_parquet
 from entropy_dynamics.results.layout import FACTS, SEEDS, Layout
 from entropy_dynamics.sections import parse

@@ -6,12 +6,12 @@ from typing import Any, get_args
 import numpy as np
 import pandas as pd
 
-from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.problem_scores import Third, score_columns
 from entropy_dynamics.analysis.run_data import Results, final_means
-from entropy_dynamics.analysis.specs import METRICS, DifficultySpec, GainsSpec, MetricsSpec, ScoresSpec
 from entropy_dynamics.analysis.statistics import Interval, averaged, holm, mean_interval, score_interval, share_interval
 from entropy_dynamics.config import BASE
+from entropy_dynamics.experiments.load import Experiment
+from entropy_dynamics.experiments.specs import METRICS, DifficultySpec, GainsSpec, MetricsSpec, ScoresSpec
 
 POOLED = "mean"
 """The name of the mean over the data sets in the columns of `scores_frame`."""

@@ -7,13 +7,13 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.problem_scores import paired, score_columns
 from entropy_dynamics.analysis.run_data import Arm, Results, final_means
-from entropy_dynamics.analysis.specs import METRICS, ComparedSpec, FrontierSpec, MatchedSpec, Metric, SweepsSpec
 from entropy_dynamics.analysis.statistics import Interval, mean_interval, score_interval
 from entropy_dynamics.analysis.temperatures import matched_pass, on_front
 from entropy_dynamics.config import BASE, scale_names
+from entropy_dynamics.experiments.load import Experiment
+from entropy_dynamics.experiments.specs import METRICS, ComparedSpec, FrontierSpec, MatchedSpec, Metric, SweepsSpec
 
 SCORES: tuple[Metric, ...] = ("avg", "pass", "pass_area")
 

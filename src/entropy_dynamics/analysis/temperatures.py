@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 
 from entropy_dynamics.analysis.problem_scores import problem_scores
 from entropy_dynamics.analysis.run_data import Samples
-from entropy_dynamics.analysis.specs import Metric
+from entropy_dynamics.experiments.specs import Metric
 
 Evaluation = Mapping[str, Samples]
 """Data set -> counts of one policy at one temperature."""

@@ -7,11 +7,11 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.run_data import Results
-from entropy_dynamics.analysis.specs import LinksSpec, TheorySpec
 from entropy_dynamics.analysis.statistics import Interval, seed_interval
 from entropy_dynamics.errors import UserError
+from entropy_dynamics.experiments.load import Experiment
+from entropy_dynamics.experiments.specs import LinksSpec, TheorySpec
 
 MIN_PAIRS = 3  # minimum for a correlation
 THEOREMS = (1, 2)

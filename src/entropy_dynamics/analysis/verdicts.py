@@ -12,11 +12,8 @@ import numpy as np
 import pandas as pd
 from scipy.stats import binomtest
 
-from entropy_dynamics.analysis.claim_specs import CurveClaim, ScoreDifference, SweepTrend
-from entropy_dynamics.analysis.claims import Claim, swept_value
 from entropy_dynamics.analysis.curves import SPARSE
 from entropy_dynamics.analysis.envelope import left, mixed, point_columns
-from entropy_dynamics.analysis.experiments import Run
 from entropy_dynamics.analysis.problem_scores import score_columns, shared_seeds
 from entropy_dynamics.analysis.run_data import Arm, Evaluated, Results
 from entropy_dynamics.analysis.statistics import (
@@ -36,6 +33,9 @@ from entropy_dynamics.analysis.statistics import (
 from entropy_dynamics.analysis.temperatures import best_point, matched_pass, mean_score, reached
 from entropy_dynamics.config import BASE
 from entropy_dynamics.errors import UserError
+from entropy_dynamics.experiments.claim_specs import CurveClaim, ScoreDifference, SweepTrend
+from entropy_dynamics.experiments.claims import Claim, swept_value
+from entropy_dynamics.experiments.load import Run
 
 VERDICTS = ("holds", "does not hold", "inconclusive")
 MIN_STEPS = 8  # minimum for a correlation

@@ -12,10 +12,10 @@ import numpy as np
 import pandas as pd
 from scipy.stats import hypergeom, norm
 
+from entropy_dynamics.analysis.pass_at_k import problem_pass_at_k
 from entropy_dynamics.analysis.statistics import Interval, share_interval, simultaneous
 from entropy_dynamics.diagnostics.logs import LABEL, RUN, RUNS, TABLES, column, read_table, visible
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.evaluation import problem_pass_at_k
 
 # Columns of our files, verl's rollout and validation dumps, TRL's completions, and SkyRL's evaluation dumps.
 PROBLEM = ("problem_id", "problem", "input", "prompt", "input_prompt")

@@ -91,8 +91,8 @@ def draw(table: pd.DataFrame, path: Path) -> None:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    from entropy_dynamics.reporting.lens import draw_shares
-    from entropy_dynamics.reporting.style import STYLE, WIDTH, pretty, save
+    from entropy_dynamics.figures.lens import draw_shares
+    from entropy_dynamics.figures.style import STYLE, WIDTH, pretty, save
 
     with rc_context(fname=STYLE):
         figure = Figure(figsize=(WIDTH, 0.7 + 0.16 * len(table)), layout="constrained")
@@ -106,7 +106,7 @@ def draw(table: pd.DataFrame, path: Path) -> None:
 def _row(entry: str, stats: TokenStats, advantages: Tensor, centered: bool) -> dict[str, object]:
     """The table row of a method; tensors are [token, 1]. No numbers if it needs whole rollouts or an unknown E[S]."""
     name, params = split_method(entry)
-    if name not in method_types() and name in known_names("method"):
+    if name not in method_types(name) and name in known_names("method"):
         raise UserError(
             f"the lens cannot show {name!r}: configs/method/{name}.yaml only sets how another method is trained; name "
             "that one, with parameters as in clip_b@mu=1.2"

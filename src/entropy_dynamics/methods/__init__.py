@@ -2,6 +2,7 @@
 
 A method is a subclass of `Method` whose fields are its hyper-parameters; `@method("name")` registers it, and its module
 is imported when a method is first needed. So a new method is one file here, one YAML in configs/method and one test.
+Methods that others published, and the paper does not train, are in `field`.
 
 Importing this module does not import torch, since configs name methods; importing a method does.
 """
@@ -197,10 +198,16 @@ def method(name: str) -> Callable[[M], M]:
     return register
 
 
-def method_types() -> Mapping[str, type[Method]]:
-    """Every method by name. Imports all of them, and therefore torch."""
-    for info in pkgutil.iter_modules(__path__):
-        importlib.import_module(f"{__name__}.{info.name}")  # registers its methods
+def method_types(name: str | None = None) -> Mapping[str, type[Method]]:
+    """Every method by name, or at least the method `name`. Imports them, and therefore torch.
+
+    The modules of `field` come last, and only if `name` is of none of the others.
+    """
+    for package in (__name__, f"{__name__}.field"):
+        for info in pkgutil.iter_modules(importlib.import_module(package).__path__):
+            importlib.import_module(f"{package}.{info.name}")  # registers its methods
+        if name in _METHODS:
+            break
     return _METHODS
 
 
@@ -209,7 +216,7 @@ def load_method(name: str, /, **params: Any) -> Method:
 
     Raises UserError for an unknown name or parameter, with the nearest known one, or a value out of bounds.
     """
-    kinds = method_types()
+    kinds = method_types(name)
     if name not in kinds:
         raise UserError(f"unknown method {name!r}{nearest(name, kinds)}")
     return parse(kinds[name], params, f"method {name}")

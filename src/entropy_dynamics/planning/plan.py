@@ -11,10 +11,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from entropy_dynamics.analysis.claims import load_claims
-from entropy_dynamics.analysis.experiments import Experiment, Run, known_experiments, load_experiment
 from entropy_dynamics.config import BASE, TRAIN, Config, StageConfig, configured_shorter_runs, load_config
 from entropy_dynamics.errors import UserError
+from entropy_dynamics.experiments.claims import load_claims
+from entropy_dynamics.experiments.load import Experiment, Run, known_experiments, load_experiment
 from entropy_dynamics.planning.duration import response_tokens, sampling_seconds, tokens_per_step, training_seconds
 from entropy_dynamics.planning.footprint import GIB, checkpoint_buffers, checkpoint_bytes, memory, misfits, weight_bytes
 from entropy_dynamics.sampling import PROMPTS_HELD

@@ -22,10 +22,10 @@ from transformers.cache_utils import DynamicLayer
 
 import entropy_dynamics.models.tree  # noqa: F401 - registers the attention that decoding uses
 from entropy_dynamics.config.schema import StageConfig
+from entropy_dynamics.config.schema.engines import CACHE_SHARE
 from entropy_dynamics.distributed.devices import memory_bytes
 from entropy_dynamics.distributed.precision import PRECISIONS, autocast, precision_on
 from entropy_dynamics.distributed.ranks import Ranks
-from entropy_dynamics.engines import CACHE_SHARE
 from entropy_dynamics.models.storage import load_model
 from entropy_dynamics.sampling import Prompt, Rollout, Sampler, end_tokens, sample_seed
 

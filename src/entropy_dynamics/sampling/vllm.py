@@ -20,7 +20,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from entropy_dynamics.config.schema import StageConfig
-from entropy_dynamics.engines import VLLM
+from entropy_dynamics.config.schema.engines import VLLM
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.pretrained import EMBEDDING, HEAD
 from entropy_dynamics.models.storage import check_directory

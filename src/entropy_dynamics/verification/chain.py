@@ -8,7 +8,6 @@ from typing import Any
 
 import pandas as pd
 
-from entropy_dynamics.analysis.experiments import THEORY, load_experiment
 from entropy_dynamics.config import (
     BASE,
     TRAIN,
@@ -20,6 +19,7 @@ from entropy_dynamics.config import (
     settings_of_run,
 )
 from entropy_dynamics.config.schema.data import GateConfig
+from entropy_dynamics.experiments.load import THEORY, load_experiment
 from entropy_dynamics.results.files import read_json, read_parquet, sha256
 from entropy_dynamics.results.layout import CONFIG, FACTS, METRICS, PROVENANCE, Layout, record_of
 from entropy_dynamics.tasks import Problem, find_task

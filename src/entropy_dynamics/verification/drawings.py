@@ -10,15 +10,15 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pandas as pd
 
-from entropy_dynamics.analysis.claims import input_files, load_claims
-from entropy_dynamics.analysis.experiments import Experiment
 from entropy_dynamics.analysis.run_data import Results
-from entropy_dynamics.analysis.specs import ScoresSpec
 from entropy_dynamics.config import Config
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.reporting import render
-from entropy_dynamics.reporting.claims import write_claims, write_field
-from entropy_dynamics.reporting.templates import markdown
+from entropy_dynamics.experiments.claims import input_files, load_claims
+from entropy_dynamics.experiments.load import Experiment
+from entropy_dynamics.experiments.specs import ScoresSpec
+from entropy_dynamics.report import render
+from entropy_dynamics.report.fill import markdown
+from entropy_dynamics.report.verdicts import write_claims, write_field
 from entropy_dynamics.results.files import read_parquet
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.verification.findings import Verification, of_configs

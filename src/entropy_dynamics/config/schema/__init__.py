@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from entropy_dynamics.config.schema.data import DataConfig, EvaluationConfig, GateConfig, PassRateConfig, without_null
+from entropy_dynamics.config.schema.engines import ENGINES, Engine
 from entropy_dynamics.config.schema.hardware import HardwareConfig, PlanConfig
 from entropy_dynamics.config.schema.model import ModelConfig, ToyModelConfig, WarmStartConfig
 from entropy_dynamics.config.schema.training import MethodConfig, SamplingConfig, TrainingConfig, method_sections
-from entropy_dynamics.engines import ENGINES, Engine
 from entropy_dynamics.sections import PER_MACHINE, NonNegativeInt, OneOf, PositiveInt, Section
 
 FIRST_PILOT_SEED = 100
@@ -57,7 +57,7 @@ class Config(Section):
     cold_start: WarmStartConfig | None = None
     """Supervised fine-tuning of pretrained models before RL; null: none."""
     sampling: SamplingConfig
-    engine: Annotated[Engine, OneOf("name", lambda: ENGINES)]
+    engine: Annotated[Engine, OneOf("name", lambda _: ENGINES)]
     pass_rates: PassRateConfig
     gate: GateConfig
     training: TrainingConfig

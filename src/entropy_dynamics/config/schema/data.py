@@ -46,9 +46,9 @@ class DataConfig(Section):
     seed: NonNegativeInt
     folder: Annotated[str | None, LOCATION]
     """A file <set>.jsonl or <set>.parquet in this folder replaces the source of that set."""
-    train: Annotated[SetSource, OneOf("source", set_sources)]
+    train: Annotated[SetSource, OneOf("source", lambda _: set_sources())]
     evaluation: Annotated[
-        dict[SetName, Annotated[SetSource, OneOf("source", set_sources)]], BeforeValidator(without_null)
+        dict[SetName, Annotated[SetSource, OneOf("source", lambda _: set_sources())]], BeforeValidator(without_null)
     ]
     """null leaves out a set of the scale that this one extends."""
     near_duplicates: Annotated[float, Field(gt=0, le=1)] | None = 0.5

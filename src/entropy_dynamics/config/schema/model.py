@@ -18,7 +18,7 @@ class WarmStartConfig(Section):
     steps: PositiveInt
     batch_size: PositiveInt
     learning_rate: PositiveFloat
-    solutions: Annotated[Solutions, OneOf("task", solution_types)]
+    solutions: Annotated[Solutions, OneOf("task", lambda _: solution_types())]
 
 
 class Shape(Section):

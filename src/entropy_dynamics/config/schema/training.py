@@ -145,12 +145,13 @@ class MethodConfig(Section):
         return self.params.model_copy(deep=True)
 
 
+def method_sections(name: str | None = None) -> dict[str, type[Section]]:
+    """The `method` sections of `method_types`, and of BASE."""
+    kinds: dict[str, type[Method]] = {BASE: Method, **({} if name == BASE else method_types(name))}
+    return {name: _method_section(name, kind) for name, kind in kinds.items()}
+
+
 @cache
-def method_sections() -> dict[str, type[Section]]:
-    """The `method` section of every registered method. Imports all of them, and therefore torch."""
-    sections: dict[str, type[Section]] = {}
-    kinds: dict[str, type[Method]] = {BASE: Method, **method_types()}
-    for name, kind in kinds.items():
-        fields: dict[str, Any] = {"name": (Literal[name], ...), "params": (kind, kind.model_construct())}
-        sections[name] = create_model(f"{kind.__name__}Config", __base__=MethodConfig, **fields)
-    return sections
+def _method_section(name: str, kind: type[Method]) -> type[Section]:
+    fields: dict[str, Any] = {"name": (Literal[name], ...), "params": (kind, kind.model_construct())}
+    return create_model(f"{kind.__name__}Config", __base__=MethodConfig, **fields)

@@ -1,0 +1,1 @@
+"""Figures: drawing, no statistics."""

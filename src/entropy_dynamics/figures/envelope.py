@@ -1,0 +1,44 @@
+"""Draws what is left of each method's Pass@K at equal Avg@K while the baseline's envelope is widened."""
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from entropy_dynamics.analysis.envelope import DIFFERENCE, MARGIN, MEAN, label_of, left_frame
+from entropy_dynamics.analysis.run_data import Results
+from entropy_dynamics.experiments.load import Experiment
+from entropy_dynamics.experiments.specs import LeftSpec
+from entropy_dynamics.figures import style
+
+
+def draw_left(experiment: Experiment[LeftSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
+    """A panel per step of widening, a row per scale and model, and a point with whiskers per method."""
+    frame, spec = left_frame(experiment, results), experiment.spec
+    drawn = frame[frame["model"] != DIFFERENCE]
+    rows = list(drawn.groupby(["scale", "model"], sort=False).groups)
+    labels = {MEAN: "mean"} | {model: results.model(model).ran.partition(" for ")[0] for model in experiment.models}
+    steps, looks = list(drawn["over"].unique()), style.looks([spec.baseline, *spec.compared], spec.baseline)
+    figure = Figure(figsize=(style.WIDTH, 1.2 + 0.22 * len(rows)), layout="constrained")
+    axes = figure.subplots(1, len(steps), sharex=True, sharey=True, squeeze=False)[0]
+    for step, ax in zip(steps, axes, strict=True):
+        ax.axvline(0, color="0.5", linewidth=0.7, zorder=0.5)
+        ax.axvline(MARGIN, color="0.5", linewidth=0.7, linestyle=(0, (3, 2)), zorder=0.5)
+        for place, method in enumerate(spec.compared):
+            of = drawn[(drawn["over"] == step) & (drawn["method"] == method)]
+            shift = 0.34 * (place - (len(spec.compared) - 1) / 2)
+            y = [rows.index(key) + shift for key in zip(of["scale"], of["model"], strict=True)]
+            look = looks[method] | {"linestyle": "", "label": style.pretty(label_of(experiment, results, method))}
+            ax.errorbar(of["left"], y, xerr=style.error_bars(of, "left", "left_"), elinewidth=0.8, capsize=1.5, **look)
+        ax.set_title(("" if step == steps[0] else "+ ") + step, fontsize=6)
+        ax.grid(axis="y", visible=False)
+        ax.locator_params("x", nbins=5, steps=style.ROUND)
+        ax.set_xlabel("points left")
+    axes[0].set_yticks(range(len(rows)), [f"{labels[model]}, {scale}" for scale, model in rows], fontsize=5.5)
+    axes[0].set_ylim(len(rows) - 0.5, -0.5)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(spec.compared))
+    baseline = style.pretty(results.label(spec, spec.baseline))
+    notes = [
+        f"Pass@K left at equal Avg@K over the envelope of {baseline}'s points; each panel adds some",
+        f"whiskers: 95 % intervals over seeds and problems, the choice of points included; dashed: {MARGIN:g} points",
+    ]
+    style.add_footer(figure, [*style.what_ran(experiment, results), *notes])
+    return figure, frame

@@ -1,0 +1,152 @@
+"""The style of all figures: one column wide, readable in grayscale and by color-blind readers, byte-reproducible."""
+
+import re
+import textwrap
+from collections.abc import Mapping
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex, to_rgb
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from entropy_dynamics.analysis.run_data import Results
+from entropy_dynamics.analysis.statistics import LEVEL, averaged
+from entropy_dynamics.experiments.load import Experiment
+from entropy_dynamics.experiments.specs import CurvesSpec, Spec
+from entropy_dynamics.results.files import written_whole
+
+Look = dict[str, Any]  # keyword arguments of matplotlib
+
+STYLE = Path(__file__).with_name("figures.mplstyle")
+WIDTH = 3.5  # inches: one column of a two-column page
+ROUND = (1, 2, 5, 10)  # steps between ticks
+NOTE: Look = {"textcoords": "offset points", "fontsize": 5.5}  # a label beside a point
+LINE_LEGEND: Look = {"columnspacing": 1.2, "handletextpad": 0.5, "labelspacing": 0.3}
+FOOTER_CHARACTERS = 84
+
+BLACK: Look = {"color": "black", "linestyle": "-", "marker": "D"}
+IDENTITY: Look = {"color": "#D55E00", "linewidth": 0.8, "linestyle": (0, (4, 2))}
+GRAY: Look = {"color": "0.55", "linestyle": (0, (1, 1)), "marker": ""}  # the untrained model
+# Okabe-Ito without its yellow, which is invisible on white, then gray and wine. Line styles and markers differ too.
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#666666", "#882255")
+LINES = ((5, 1.5), (5, 1.5, 1, 1.5), (1.2, 1.2), (8, 2), (3, 1, 1, 1, 1, 1), (2, 1))
+MARKERS = "os^vPX*<>hd"
+HOLLOW: Look = {"markerfacecolor": "white", "markeredgewidth": 0.6, "markersize": 3.6}
+# The paper's methods at fixed positions of the cycle, so that each has the same look in all figures.
+FIXED = ("clip_b", "clip_v", "clip_cov", "kl_cov", "unlikeliness", "forking_tokens", "grpo_off_policy", "entropy_bonus")
+VERDICT_LOOKS: dict[str, Look] = {
+    "holds": {"color": "#0072B2", "marker": "o"},
+    "does not hold": {"color": "#D55E00", "marker": "X"},
+    "inconclusive": {"color": "0.45", "marker": "D"},
+}
+OWN = 2  # the first positions, of Clip_B and Clip_V, are reserved for them
+BARS: list[Look] = [{"color": "0.35"}, {"color": "#8EC1DF", "hatch": "////", "edgecolor": "#0072B2", "linewidth": 0.5}]
+
+
+def pretty(label: str) -> str:
+    """Typeset 'Clip_B (mu 1.2)' or 'S_c: 1/sqrt(N)' as in the paper, in mathtext; formulas are left unchanged."""
+    parts = re.split(r"(\$[^$]*\$)", label)  # every second one is a formula
+    for plain, set_by_the_paper in (
+        (r"Clip_([BV])\b", r"Clip$_\\mathcal{\1}$"),
+        (r"\bmu\b", r"$\\mu$"),
+        (r"\bS(?:_(c)\b|\*)", lambda symbol: f"$S_{symbol[1] or '*'}$"),
+        (r"\bsqrt\((\w+)\)", r"$\\sqrt{\1}$"),
+        (r"\b1e(-?\d+)\b", r"$10^{\1}$"),
+        (r"(?<!\w)-(?=Cov|η)", "−"),
+    ):
+        parts[::2] = [re.sub(plain, set_by_the_paper, text) for text in parts[::2]]
+    return "".join(parts)
+
+
+def cycle(place: int) -> Look:
+    """The look of series number `place`; the first 22 all differ in marker or filling."""
+    marker, hollow = MARKERS[place % len(MARKERS)], place // len(MARKERS) % 2
+    look = {"color": COLORS[place % len(COLORS)], "linestyle": (0, LINES[place % len(LINES)]), "marker": marker}
+    return look | (HOLLOW if hollow else {})
+
+
+def looks(series: list[str], baseline: str) -> dict[str, Look]:
+    """The look of each method, or of whatever else the lines of a figure represent.
+
+    The baseline (or the first series, if it is missing) is black. The paper's methods have fixed looks, and values of
+    their parameters have shades of these. The remaining series get the rest of the cycle.
+    """
+    black = baseline if baseline in series else series[0]
+    given = {black: BLACK} | {name: cycle(FIXED.index(name)) for name in series if name in FIXED}
+    for place, method in enumerate(FIXED):
+        sweep = [name for name in series if name.startswith(f"{method}@")]
+        given |= dict(zip(sweep, _shades(place, len(sweep)), strict=True))
+    free = (cycle(place) for place in count(OWN) if place >= len(FIXED) or FIXED[place] not in series)
+    return {name: given.get(name) or next(free) for name in series}
+
+
+def _shades(place: int, number: int) -> list[Look]:
+    """Shades from dark to light of a color of the cycle, each with a different line style and marker."""
+    color = np.array(to_rgb(cycle(place)["color"]))
+    mixed = [color + (1 - color if way > 0 else color) * way for way in np.linspace(-0.45, 0.45, number)]
+    return [cycle(place + i) | {"color": to_hex(shade)} for i, shade in enumerate(mixed)]
+
+
+def what_ran(experiment: Experiment[Spec], results: Results, differences: bool = False) -> list[str]:
+    """Models, scale, and how the seeds are averaged (differences between methods: as `seed_interval`)."""
+    models = "; ".join(results.model(model).ran_with_size for model in experiment.models)
+    if experiment.has_one_seed:
+        drawn = f"{experiment.seeds}: the spread between seeds is unknown"
+    else:
+        bands = isinstance(experiment.spec, CurvesSpec) and any(panel.x == "step" for panel in experiment.spec.panels)
+        shading = ", shading: lowest to highest seed" if bands else ""
+        average = averaged(len({run.seed for run in experiment.runs})) if differences else "mean"
+        drawn = f"{average} of {experiment.seeds}{shading}"
+    return [f"{results.scale} scale: {models}", drawn]
+
+
+def intervals(experiment: Experiment[Spec]) -> str:
+    """Explanation of the intervals of scores, for the footer."""
+    if experiment.has_one_seed:
+        so_far = f" ({experiment.seeds} so far)" if experiment.planned else ""
+        return f"{LEVEL:.0%} intervals over problems, none for one seed of a trained method{so_far}"
+    return f"{LEVEL:.0%} intervals over {experiment.seeds} and over problems"
+
+
+def error_bars(rows: pd.DataFrame, column: str, ends: str = "") -> np.ndarray:
+    """Lengths of the error bars of a column, [below and above, row], to the columns <ends>low and <ends>high."""
+    value, low, high = (rows[name].to_numpy(float) for name in (column, f"{ends}low", f"{ends}high"))
+    return np.array([value - low, high - value])
+
+
+def add_legend(to: Figure | Axes, entries: Mapping[str, Look], columns: int, **options: Any) -> None:
+    """Add a legend: an entry's label -> its look. A figure's is above all panels unless given a `loc`."""
+    handles = [Line2D([], [], label=label, **look) for label, look in entries.items()]
+    to.legend(handles=handles, ncols=columns, **{"loc": "outside upper center"} | options)
+
+
+def add_footer(figure: Figure, notes: list[str]) -> None:
+    """Add small print under the figure, wrapped to its width."""
+    lines = []
+    for note in notes:
+        whole = re.sub(r"\$[^$]*\$", lambda formula: formula[0].replace(" ", "\0"), note)  # mathtext cannot span lines
+        wrapped = textwrap.wrap(whole, FOOTER_CHARACTERS, break_long_words=False, break_on_hyphens=False)
+        lines += [line.replace("\0", " ") for line in wrapped]
+    # The footer extends the figure instead of shrinking the axes; figure sizes allow for two lines.
+    figure.set_figheight(figure.get_figheight() + 0.1 * max(0, len(lines) - 2))
+    figure.supxlabel("\n".join(lines), fontsize=5.5, color="0.3", x=0.01, ha="left", linespacing=1.25)
+
+
+METADATA = {  # without dates and versions, so that the same numbers give the same bytes
+    "png": {"Software": None},
+    "svg": {"Date": None},
+    "pdf": {"CreationDate": None, "Producer": None, "Creator": None},
+}
+
+
+def save(figure: Figure, title: str, *paths: Path) -> None:
+    """Save to each path in the format of its suffix, byte-reproducibly."""
+    for path in paths:
+        form = path.suffix[1:]
+        with written_whole(path) as whole:
+            figure.savefig(whole, format=form, metadata={"Title": title, **METADATA[form]})

@@ -1,0 +1,1 @@
+"""Folders of published data: `archive` writes them, `restore` reads them."""
