@@ -1,7 +1,7 @@
 """Each method against its authors' function, transcribed as arithmetic on single tokens in float64.
 
 Every transcription names the repository, commit, file and line that it was read from; what a setting is there and
-here is in configs/method/*_authors.yaml. Cases are small batches in which every branch occurs.
+here is in configs/method/field/authors. Cases are small batches in which every branch occurs.
 """
 
 import math

@@ -12,6 +12,7 @@ import yaml
 
 from batches import random_batch, shares, stats_of
 from conftest import ROOT
+from entropy_dynamics.config import config_file
 from entropy_dynamics.methods import load_method
 from entropy_dynamics.methods.unlikeliness import ranks_in_groups
 
@@ -118,7 +119,7 @@ def test_entropy_bonus_adds_its_term_to_every_token():
 @pytest.mark.parametrize("name", METHODS)
 def test_files_and_defaults_agree(name):
     """Those of the method itself, not of PPO's clipping. A scale may override them; the files give their sources."""
-    params = yaml.safe_load((CONFIGS / "method" / f"{name}.yaml").read_text())["method"]["params"]
+    params = yaml.safe_load(config_file("method", name, CONFIGS).read_text())["method"]["params"]
     own = {key: params[key] for key in params.keys() - load_method("grpo").model_dump().keys()}
     assert own
     assert load_method(name).model_dump().items() >= own.items()

@@ -410,3 +410,8 @@ def test_marked_keys_exist():
     keys = {key for config in configs for key, _ in flatten(config.model_dump())}
     for one in marked_keys(PER_MACHINE, LOCATION):
         assert any(key == one or key.startswith(f"{one}.") for key in keys), one
+
+
+def test_every_method_has_one_config():
+    names = [path.stem for path in (CONFIGS / "method").rglob("*.yaml")]
+    assert sorted(names) == known_names("method", CONFIGS)

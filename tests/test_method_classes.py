@@ -1,6 +1,10 @@
 """Classes and files of methods: names, parameters, what the trainer is told, and mistakes in them."""
 
 import math
+import os
+import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -113,3 +117,22 @@ def test_what_are_no_weights_is_named(returned, message):
 
 def test_every_method_has_a_file():
     assert set(known_names("method", CONFIGS)) >= {"base", *method_types()}
+
+
+def test_the_paper_does_not_need_the_field(tmp_path):
+    """A broken module of another paper's method: the paper's methods load, the field's say what is wrong."""
+    package = shutil.copytree(ROOT / "src/entropy_dynamics", tmp_path / "entropy_dynamics")
+    (package / "methods/field/broken.py").write_text("import no_such_module\n")
+    program = """
+from entropy_dynamics.config import load_config
+from entropy_dynamics.methods import load_method
+load_method("grpo")
+load_config("smoke", "qwen2.5-7b-instruct", "clip_b")
+print("loaded")
+load_method("gspo")
+"""
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    run = [sys.executable, "-c", program]
+    done = subprocess.run(run, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.stdout == "loaded\n", done.stderr
+    assert done.stderr.splitlines()[-1] == "ModuleNotFoundError: No module named 'no_such_module'"

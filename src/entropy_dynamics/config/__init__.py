@@ -34,6 +34,7 @@ from entropy_dynamics.results.versions import first_versions
 from entropy_dynamics.sections import LOCATION, PER_MACHINE, Key, NonNegativeInt, PositiveInt, Section, dotted, parse
 
 CONFIGS = Path("configs")
+FOLDERS = {"method": ("", "field", "field/authors")}  # the paper's, others', others' at their released settings
 Layer = dict[str, Any]  # the content of a file or setting; shared by configs, so it is never changed
 Choice = dict[str, Sequence[str | None]]  # scale, toy, model or method -> the names that match it in `for`
 ALTERNATIVES = ("source", "task")  # a section that changes one of these keys replaces the lower section entirely
@@ -188,7 +189,7 @@ def stored_as(scale: str, model: str, method: str, configs: Path = CONFIGS) -> s
     At a scale where mu is 2, `clip_b@mu=2.0` is stored as `clip_b`.
     """
     name, parameters = split_method(method)
-    if not parameters or name not in known_names("method", configs) or model not in known_names("model", configs):
+    if not parameters or not (config_file("method", name, configs) and config_file("model", model, configs)):
         return method
     plain = _plain_run(scale, model, name, configs).items()
     kept = [entry for entry in parameters if not dict(flatten(_entry(_dotted(entry)))).items() <= plain]
@@ -359,22 +360,32 @@ def split_method(name: str) -> tuple[str, list[str]]:
 
 
 def known_names(kind: str, configs: Path = CONFIGS) -> list[str]:
-    """The names of all scales, models or methods: the YAML files in that folder."""
-    return sorted(path.stem for path in (configs / kind).glob("*.yaml"))
+    """The names of all scales, models or methods: the YAML files in their folders."""
+    return sorted({path.stem for folder in _folders(kind, configs) for path in folder.glob("*.yaml")})
+
+
+def config_file(kind: str, name: str, configs: Path = CONFIGS) -> Path | None:
+    """The file of a scale, model or method, or None if there is none. Looks for one file, as runs name thousands."""
+    files = (folder / f"{name}.yaml" for folder in _folders(kind, configs) if "/" not in str(name))
+    return next((file for file in files if file.is_file()), None)
+
+
+def _folders(kind: str, configs: Path) -> list[Path]:
+    return [configs / kind / folder for folder in FOLDERS.get(kind, ("",))]
 
 
 def _named(configs: Path, kind: str, name: str, file: Path | None = None, key: str = "") -> Path:
     """The file of a scale, model or method. `file` and its `key` are where the name comes from, for the message."""
-    if name in (known := known_names(kind, configs)):
-        return configs / kind / f"{name}.yaml"
-    if not known:
+    if path := config_file(kind, name, configs):
+        return path
+    if not (known := known_names(kind, configs)):
         raise UserError(f"no files in {configs / kind}: run this from the root of the repository")
     before, after = (f"{file}: ", f" in {key}") if file else ("", "")
     raise UserError(f"{before}unknown {kind} {name!r}{after}{nearest(str(name), known)}")
 
 
 def method_label(method: str, configs: Path = CONFIGS) -> str:
-    """The label in configs/method/<method>.yaml or in the file it extends, or else the name; imports no torch."""
+    """The label in the config of the method or in the one it extends, or else the name; imports no torch."""
     section = _stacked(map(_read, _chain(configs, "method", method))).get("method")
     return str(section.get("label", method)) if isinstance(section, dict) else method
 

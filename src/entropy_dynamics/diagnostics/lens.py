@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 from torch import Tensor
 
 from entropy_dynamics.analysis.columns import PARTS
-from entropy_dynamics.config import known_names, split_method
+from entropy_dynamics.config import config_file, split_method
 from entropy_dynamics.core.metrics import entropy_metrics, lens_metrics
 from entropy_dynamics.core.objective import effective_advantages, weighted_sum
 from entropy_dynamics.core.token_stats import TokenStats, token_stats
@@ -106,9 +106,9 @@ def draw(table: pd.DataFrame, path: Path) -> None:
 def _row(entry: str, stats: TokenStats, advantages: Tensor, centered: bool) -> dict[str, object]:
     """The table row of a method; tensors are [token, 1]. No numbers if it needs whole rollouts or an unknown E[S]."""
     name, params = split_method(entry)
-    if name not in method_types(name) and name in known_names("method"):
+    if name not in method_types(name) and (file := config_file("method", name)):
         raise UserError(
-            f"the lens cannot show {name!r}: configs/method/{name}.yaml only sets how another method is trained; name "
+            f"the lens cannot show {name!r}: {file} only sets how another method is trained; name "
             "that one, with parameters as in clip_b@mu=1.2"
         )
     method = load_method(name, **OmegaConf.to_container(OmegaConf.from_dotlist(params)))  # as the configs read them
