@@ -81,7 +81,7 @@ def test_the_controls_read_what_the_workflow_makes(tmp_path):
     files = set(input_files(tmp_path, claims))
     assert Run(MODEL, EARLY, 4).evaluation_file(tmp_path, "validation", 1.6) in files
     files_of_claims = read_field(ROOT / "experiments", "controls").items()
-    about = {claim.id for name, file in files_of_claims if name != "paper" for claim in file.claims}
+    about = {claim.id for path, file in files_of_claims if path.stem != "paper_statements" for claim in file.claims}
     runs = {run for claim in claims if claim.spec.id in about for run in claim.all_runs()}
     drawn = [
         load_experiment(name, SCALE, SEEDS, ROOT / "experiments") for name in ("placebos", "path", "path_clipping")

@@ -52,7 +52,7 @@ rule claims:
         "entropy-dynamics claims --scale {params.scale} {params.seeds} > {log} 2>&1"
 
 
-for folder in JUDGED:
+for folder in claims.JUDGED:
 
     rule:
         name:
@@ -60,7 +60,7 @@ for folder in JUDGED:
         input:
             lambda wildcards, folder=folder: inputs_of_claims(folder),
             f"{FOLDER}/claims.yaml",
-            sorted(str(path) for path in (FOLDER / folder).glob("*.yaml")),
+            claims.claim_files(FOLDER, folder),
         output:
             [LAYOUT.judged(folder, suffix) for suffix in ("json", "md")],
         log:

@@ -71,7 +71,6 @@ EVALUATION_SETS = list(SCALE_CONFIG.data.evaluation)
 
 FOLDER = Path(SCALE_CONFIG.experiments_folder)
 NAMED = SCALE_CONFIG.experiments or []
-JUDGED = ("field", "controls")  # folders of claims, each with a rule of its name
 TEMPERATURES = {
     name: values
     for name in ("temperatures", "control_temperatures")
@@ -86,7 +85,7 @@ with one_line():
     rules_of_workflow = re.findall(
         r"^ *rule\s(\w+):", "\n".join(file.read_text() for file in files), re.M
     )
-    if taken := EXPERIMENTS.keys() & {*rules_of_workflow, *JUDGED, *TEMPERATURES}:
+    if taken := EXPERIMENTS.keys() & {*rules_of_workflow, *claims.JUDGED, *TEMPERATURES}:
         raise UserError(
             f"{FOLDER}/{min(taken)}.yaml: the workflow has a rule of that name; rename the file"
         )
@@ -321,6 +320,6 @@ def claim_inputs(wildcards):
 
 @one_line()
 def inputs_of_claims(folder):
-    """The results needed by the claims of a folder of experiments/, and the experiments of the target of that name."""
+    """The results needed by the claims of a target, and its tables and figures."""
     judged = claims.load_claims(SCALE, SEEDS, folder=folder)
     return claims.input_files(LAYOUT.root, judged) + files_of(of_target(folder))

@@ -19,6 +19,8 @@ from entropy_dynamics.experiments.specs import SeedGroup
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.sections import parse
 
+JUDGED = {"field": "field", "controls": "controls/claims"}  # command and target -> its folder of claims
+
 JUDGED = ("field", "controls")  # folders of further claims
 
 
@@ -105,19 +107,24 @@ def read_claims(experiments: Path) -> ClaimsFile:
     return file
 
 
-def read_field(experiments: Path, folder: str) -> dict[str, FieldPaper]:
-    """Read the files of experiments/<folder>, by name.
+def claim_files(experiments: Path, folder: str) -> list[Path]:
+    """The files of claims that the command `folder`, a key of JUDGED, judges."""
+    return sorted((experiments / JUDGED[folder]).glob("*.yaml"))
+
+
+def read_field(experiments: Path, folder: str) -> dict[Path, FieldPaper]:
+    """Read the `claim_files`.
 
     Their facets may be of a claim in any of them or in claims.yaml. Raises UserError like `read_claims`, and for
     duplicate ids.
     """
-    paths = sorted((experiments / folder).glob("*.yaml"))
-    papers = {path.stem: parse(FieldPaper, read_yaml(path), str(path)) for path in paths}
+    files = claim_files(experiments, folder)
+    papers = {path: parse(FieldPaper, read_yaml(path), str(path)) for path in files}
     claims = [claim for paper in papers.values() for claim in paper.claims]
     ids = [claim.id for claim in claims]
     if twice := [id for id in ids if ids.count(id) > 1]:
-        raise UserError(f"{experiments / folder}: two claims have the id {twice[0]!r}")
-    _check_facets(claims, [*claims, *read_claims(experiments).claims], experiments / folder)
+        raise UserError(f"{experiments / JUDGED[folder]}: two claims have the id {twice[0]!r}")
+    _check_facets(claims, [*claims, *read_claims(experiments).claims], experiments / JUDGED[folder])
     return papers
 
 
@@ -138,20 +145,20 @@ def sweep_files(experiments: Path) -> list[Path]:
 def load_claims(
     scale: str, seeds: Seeds, experiments: Path | None = None, configs: Path = CONFIGS, *, folder: str | None = None
 ) -> list[Claim]:
-    """All claims of the paper, or of experiments/<folder>, at one scale.
+    """All claims of the paper, or those that the command `folder` judges, at one scale.
 
     Raises UserError like `read_claims`, and for an unknown model, method or data set.
     """
     config = config_of(scale, configs)
     experiments = experiments or Path(config.experiments_folder)
     if folder:
-        entries = {f"{folder}/{name}": paper.claims for name, paper in read_field(experiments, folder).items()}
+        entries = {path: paper.claims for path, paper in read_field(experiments, folder).items()}
     else:
-        entries = {"claims": read_claims(experiments).claims}
+        entries = {experiments / "claims.yaml": read_claims(experiments).claims}
     models, methods = known_names("model", configs), known_names("method", configs)
     claims = []
-    for name, spec in ((name, spec) for name, specs in entries.items() for spec in specs):
-        where = f"{experiments / name}.yaml: claim {spec.id}"
+    for path, spec in ((path, spec) for path, specs in entries.items() for spec in specs):
+        where = f"{path}: claim {spec.id}"
         runs, against = spec.runs, getattr(spec, "against", {})
         check_known(where, "method", [method.partition("@")[0] for method in (*runs, *against)], methods)
         if isinstance(spec, SweepTrend):

@@ -13,7 +13,7 @@ from typing import Any
 
 from entropy_dynamics.config import BASE, TRAIN, Config, StageConfig, configured_shorter_runs, load_config
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.experiments.claims import load_claims
+from entropy_dynamics.experiments.claims import JUDGED, load_claims
 from entropy_dynamics.experiments.load import Experiment, Run, known_experiments, load_experiment
 from entropy_dynamics.planning.duration import response_tokens, sampling_seconds, tokens_per_step, training_seconds
 from entropy_dynamics.planning.footprint import GIB, checkpoint_buffers, checkpoint_bytes, memory, misfits, weight_bytes
@@ -316,7 +316,7 @@ def _runs(config: Config, target: str | None) -> dict[str, list[Run]]:
         raise UserError(
             f"scale {config.scale} has no model {unknown[0]!r}, which its experiments need: add it to `models`{instead}"
         )
-    if target in ("field", "controls") or (target is None and config.experiments is None):
+    if target in JUDGED or (target is None and config.experiments is None):
         needed += load_claims(config.scale, seeds, experiments, folder=target)
     stages: dict[str, dict[Path, Run]] = {stage: {} for stage in ("train", "evaluate", *TEMPERATURES)}
     for item in needed:

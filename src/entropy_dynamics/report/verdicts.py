@@ -64,10 +64,10 @@ def write_claims(results: Results) -> list[Path]:
 
 
 def write_field(results: Results, folder: str) -> list[Path]:
-    """Judge the claims of experiments/<folder> and write <folder>.json and <folder>.md into results/<scale>.
+    """Judge the claims of the command `folder` and write <folder>.json and <folder>.md into results/<scale>.
 
     The entries are like those of claims.json, except that `paper` is the heading of the claim's file. Raises UserError
-    if claims.yaml or a file of experiments/<folder> is invalid, and if the folder has no claims.
+    if claims.yaml or a file of these claims is invalid, and if the folder has no claims.
     """
     papers, tests = read_field(results.folder, folder), read_claims(results.folder).tests
     claims = load_claims(results.scale, results.seeds, results.folder, results.configs, folder=folder)
