@@ -9,7 +9,7 @@ import yaml
 from command_line import error
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.experiments.claims import load_claims
-from entropy_dynamics.experiments.load import load_experiment
+from entropy_dynamics.experiments.load import experiment_files, load_experiment
 from mistakes import mistake
 from synthetic_results import ROOT, SCALE, SEEDS
 
@@ -31,7 +31,7 @@ def refused(tmp_path):
     folder = shutil.copytree(ROOT / "experiments", tmp_path / "experiments")
 
     def call(name: str, place: str, value, load) -> str:
-        file = folder / f"{name}.yaml"
+        file = experiment_files(folder).get(name, folder / f"{name}.yaml")
         file.write_text(yaml.safe_dump(changed(yaml.safe_load(file.read_text()), place, value)))
         with mistake(match=f"^{file}: ") as error:
             load(folder)

@@ -1,15 +1,16 @@
 """The YAML files of tables and figures, and the paper's numbers."""
 
+import shutil
 from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
 from entropy_dynamics.analysis.run_data import Results
-from entropy_dynamics.config import _merged, flatten, load_config, stored_as
+from entropy_dynamics.config import _merged, flatten, load_config, split_method, stored_as
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.experiments.claims import load_claims
-from entropy_dynamics.experiments.load import known_experiments, load_experiment
+from entropy_dynamics.experiments.load import FURTHER, PAPER, known_experiments, load_experiment
 
 ROOT = Path(__file__).parents[1]
 SCALE, MODEL = "laptop", "qwen2.5-7b-instruct"
@@ -138,3 +139,41 @@ def test_a_parameter_that_changes_nothing_is_not_in_the_path():
     assert other.metrics_file(Path("r")) == Path("r/runs", MODEL, "clip_b@mu=1.5/seed0/metrics.parquet")
     several = "clip_b@mu=2.0,apply_to=both"
     assert stored_as(SCALE, MODEL, several, ROOT / "configs") == "clip_b@apply_to=both"
+
+
+@pytest.mark.parametrize(
+    "folder", [path.parent for path in (ROOT / "experiments").glob("**/claims.yaml")], ids=lambda path: path.name
+)
+def test_what_is_further_trains_nothing_beyond_the_paper(folder):
+    """Tables and figures of `further` are built by default, so they may not make everybody's reproduction longer."""
+    scale = SCALE if folder.name == "experiments" else folder.name
+    seeds = dict(load_config(scale, configs=ROOT / "configs").seeds)
+    every = [load_experiment(name, scale, seeds, folder) for name in known_experiments(folder)]
+    paper = {run.path for one in every if one.folder == PAPER for run in one.runs}
+    paper |= {run.path for claim in load_claims(scale, seeds, folder) for run in claim.all_runs()}
+    assert {run.path for one in every if one.folder == FURTHER for run in one.runs} <= paper
+
+
+def test_the_paper_s_methods_are_those_that_its_experiments_train():
+    """configs/method shows them beside their variants and placebos; `field` has none of them."""
+    trained = set()
+    for name in known_experiments(ROOT / "experiments"):
+        experiment = load_experiment(name, SCALE, SEEDS, ROOT / "experiments")
+        trained |= {split_method(run.method)[0] for run in experiment.runs if experiment.by_default}
+    for claim in load_claims(SCALE, SEEDS, ROOT / "experiments"):
+        trained |= {split_method(run.method)[0] for run in claim.all_runs()}
+    shown = {path.stem for path in (ROOT / "configs/method").glob("*.yaml")}
+    assert trained <= shown
+    variants = {"clip_b_paper", "clip_v_paper", "grpo_binary_reward", "grpo_per_group"}
+    placebos = {"random_mask", "random_mask_v", "low_p_mask", "low_p_mask_v"}
+    rates = {name for name in shown if name.endswith("_rate")}
+    assert shown - trained == variants | placebos | rates
+
+
+def test_two_files_of_one_name_are_refused(tmp_path):
+    folder = shutil.copytree(ROOT / "experiments", tmp_path / "experiments")
+    shutil.copy(folder / "table1.yaml", folder / "further/table1.yaml")
+    with pytest.raises(
+        UserError, match=r"further/table1.yaml has the name of .*experiments/table1.yaml; rename one of them"
+    ):
+        known_experiments(folder)

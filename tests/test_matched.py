@@ -158,7 +158,7 @@ def test_a_table_with_the_entropy_says_what_is_exactly_the_baseline(tmp_path):
 def experiments_of(target: str | None) -> dict:
     names = known_experiments(ROOT / "experiments")
     every = {name: load_experiment(name, SCALE, SEEDS, ROOT / "experiments") for name in names}
-    return {name: one for name, one in every.items() if one.spec.target == target}
+    return {name: one for name, one in every.items() if (one.folder == target if target else one.by_default)}
 
 
 def test_the_plan_of_a_target_has_its_runs_only():

@@ -87,6 +87,6 @@ def test_the_controls_read_what_the_workflow_makes(tmp_path):
         load_experiment(name, SCALE, SEEDS, ROOT / "experiments") for name in ("placebos", "path", "path_clipping")
     ]
     assert runs <= {run for experiment in drawn for run in experiment.runs}
-    assert {experiment.spec.target for experiment in drawn} == {"controls"}
+    assert {experiment.folder for experiment in drawn} == {"controls"}
     default = input_files(tmp_path, load_claims(SCALE, SEEDS, ROOT / "experiments", ROOT / "configs"))
     assert not [file for file in default if "T1.6" in file.parts or "random_mask" in file.parts]

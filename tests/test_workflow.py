@@ -18,7 +18,7 @@ from snakemake.common import NOTHING_TO_BE_DONE_MSG
 
 from entropy_dynamics.cli import main
 from entropy_dynamics.config import load_config
-from entropy_dynamics.experiments.load import load_experiment
+from entropy_dynamics.experiments.load import known_experiments, load_experiment
 from project_copy import ROOT, copy_project, snakemake
 
 MODEL = "qwen2.5-7b-instruct"
@@ -411,3 +411,13 @@ def test_a_broken_file_is_one_line(tmp_path, name, old, new, message):
         run = snakemake(project, "--config", "scale=smoke", "--quiet", "--dry-run")
     assert run.returncode != 0
     assert the_error(run).startswith(message)
+
+
+def test_every_table_figure_and_folder_is_a_target(project):
+    folders = {path.name for path in (project / "experiments").iterdir() if path.is_dir()}
+    folders -= {path.parent.name for path in (project / "experiments").glob("*/claims.yaml")}  # of other scales
+    assert folders == {"further", "extras", "methods", "ladder", "controls", "field"}
+    targets = {"all", "paper", "tables", "figures", "claims", "report", *folders}
+    assert targets | {*known_experiments(project / "experiments")} <= {*snakemake(project, "--list").stdout.split()}
+    drawn = {*planned(project, "further", "--config", "scale=laptop")} & {*known_experiments(project / "experiments")}
+    assert drawn == {path.stem for path in (project / "experiments/further").iterdir()}

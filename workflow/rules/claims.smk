@@ -31,7 +31,7 @@ rule claims:
         claim_inputs,
         f"{FOLDER}/claims.yaml",
         SWEPT,
-        f"{FOLDER}/paper_values.yaml",
+        PAPER_VALUES,
     output:
         [LAYOUT.judged("claims", suffix) for suffix in ("json", "md", "svg", "pdf")],
         report(

@@ -13,8 +13,10 @@ from entropy_dynamics import sections
 from entropy_dynamics.experiments import claims
 from entropy_dynamics.experiments.load import (
     FIRST,
+    FURTHER,
+    PAPER,
     THEORY,
-    known_experiments,
+    experiment_files,
     load_experiment,
 )
 from entropy_dynamics.config import (
@@ -71,31 +73,35 @@ EVALUATION_SETS = list(SCALE_CONFIG.data.evaluation)
 
 FOLDER = Path(SCALE_CONFIG.experiments_folder)
 NAMED = SCALE_CONFIG.experiments or []
+PAPER_VALUES = [path for path in [FOLDER / "paper_values.yaml"] if path.is_file()]
 TEMPERATURES = {
     name: values
     for name in ("temperatures", "control_temperatures")
     if (values := getattr(SCALE_CONFIG.evaluation, name))
 }
 with one_line():
+    FILES = experiment_files(FOLDER)
     EXPERIMENTS = {
         name: load_experiment(name, SCALE, SEEDS)
-        for name in dict.fromkeys([*known_experiments(FOLDER), *NAMED, THEORY])
+        for name in dict.fromkeys([*FILES, *NAMED, THEORY])
     }
     files = [Path("workflow/Snakefile"), *sorted(Path("workflow/rules").iterdir())]
     rules_of_workflow = re.findall(
         r"^ *rule\s(\w+):", "\n".join(file.read_text() for file in files), re.M
     )
-    if taken := EXPERIMENTS.keys() & {*rules_of_workflow, *claims.JUDGED, *TEMPERATURES}:
+    if taken := EXPERIMENTS.keys() & {
+        *rules_of_workflow,
+        *claims.JUDGED,
+        *TEMPERATURES,
+    }:
         raise UserError(
-            f"{FOLDER}/{min(taken)}.yaml: the workflow has a rule of that name; rename the file"
+            f"{FILES[min(taken)]}: the workflow has a rule of that name; rename the file"
         )
 TABLES = [name for name in EXPERIMENTS if EXPERIMENTS[name].spec.kind == "scores"]
 FIGURES = [name for name in EXPERIMENTS if name not in TABLES]
 ((THEORY_MODEL, THEORY_SEED),) = EXPERIMENTS[THEORY].untrained.items()
 # built by `all`; every name is a target at every scale
-WANTED = NAMED or [
-    name for name in EXPERIMENTS if EXPERIMENTS[name].spec.target is None
-]
+WANTED = NAMED or [name for name in EXPERIMENTS if EXPERIMENTS[name].by_default]
 
 # Jobs run in the order of the tables and figures that need them; jobs that only draw, or that all runs need, go first.
 URGENCY = {}
@@ -274,7 +280,7 @@ def needs_of_ranks(stage, *run):
 def inputs_of(name):
     """The inputs of a table or figure."""
     files = EXPERIMENTS[name].input_files(LAYOUT.root)
-    return [f"{FOLDER}/{name}.yaml", f"{FOLDER}/paper_values.yaml", *files]
+    return [FILES[name], *PAPER_VALUES, *files]
 
 
 @one_line()
@@ -293,17 +299,17 @@ def files_of(names):
 
 
 def of_target(target):
-    return [name for name in EXPERIMENTS if EXPERIMENTS[name].spec.target == target]
+    return [name for name in EXPERIMENTS if EXPERIMENTS[name].folder == target]
 
 
 def in_report(experiment):
     """Category and label in the report, which sorts categories by name."""
     title = experiment.spec.title
     kind = "table" if experiment.name in TABLES else "figure"
-    if not experiment.is_numbered:
-        return {"category": "4 Further", "labels": {kind: title}}
-    category = {"table": "2 Tables", "figure": "3 Figures"}[kind]
-    return {"category": category, "labels": {kind: f"{experiment.heading}. {title}"}}
+    label = f"{experiment.heading}. {title}" if experiment.is_numbered else title
+    paper = {"table": "2 Tables", "figure": "3 Figures"}[kind]
+    category = paper if experiment.folder == PAPER else "4 Further"
+    return {"category": category, "labels": {kind: label}}
 
 
 @one_line()

@@ -1,5 +1,5 @@
 # One rule per table and figure, because the category in the report cannot depend on a wildcard. The target `table1`
-# builds Table 1 and the runs listed in experiments/table1.yaml.
+# builds Table 1 and the runs listed in experiments/table1.yaml; the target `extras` builds those in experiments/extras.
 for name, experiment in EXPERIMENTS.items():
     kind, suffixes, shown = (
         ("table", ["csv", "tex"], "md")
@@ -40,6 +40,11 @@ for name, experiment in EXPERIMENTS.items():
 rule tables:
     input:
         files_of(name for name in TABLES if name in WANTED),
+
+
+rule further:
+    input:
+        files_of(of_target(FURTHER)),
 
 
 rule extras:

@@ -157,7 +157,7 @@ class Results:
     @cached_property
     def paper(self) -> PaperValues:
         path = self.folder / "paper_values.yaml"
-        return parse(PaperValues, read_yaml(path), str(path))
+        return parse(PaperValues, read_yaml(path), str(path)) if path.is_file() else PaperValues()
 
     def experiment(self, name: str) -> Experiment[Any]:
         """experiments/<name>.yaml at this scale. Raises UserError as `load_experiment`."""
@@ -179,7 +179,7 @@ class Results:
     @property
     def names(self) -> list[str]:
         """The tables and figures of this scale."""
-        by_default = (name for name in known_experiments(self.folder) if self.experiment(name).spec.target is None)
+        by_default = (name for name in known_experiments(self.folder) if self.experiment(name).by_default)
         return self.config.experiments or list(by_default)
 
     def model(self, name: str) -> Model:

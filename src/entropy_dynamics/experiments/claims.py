@@ -14,7 +14,16 @@ from entropy_dynamics.config import BASE, CONFIGS, Config, known_names, read_yam
 from entropy_dynamics.config.schema import FIRST_PILOT_SEED
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.experiments.claim_specs import ClaimsFile, ClaimSpec, FieldPaper, ScoreDifference, SweepTrend
-from entropy_dynamics.experiments.load import Run, Seeds, check_known, config_of, load_experiment, runs_of, seeds_of
+from entropy_dynamics.experiments.load import (
+    Run,
+    Seeds,
+    check_known,
+    config_of,
+    experiment_files,
+    load_experiment,
+    runs_of,
+    seeds_of,
+)
 from entropy_dynamics.experiments.specs import SeedGroup
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.sections import parse
@@ -139,7 +148,8 @@ def _check_facets(claims: Iterable[ClaimSpec], known: Iterable[ClaimSpec], where
 def sweep_files(experiments: Path) -> list[Path]:
     """The files of the experiments that define the parameter values of claims."""
     sweeps = (spec.sweep for spec in read_claims(experiments).claims if isinstance(spec, SweepTrend))
-    return [experiments / f"{name}.yaml" for name in dict.fromkeys(sweeps)]
+    files = experiment_files(experiments)
+    return [files[name] for name in dict.fromkeys(sweeps) if name in files]  # `load_claims` refuses other names
 
 
 def load_claims(

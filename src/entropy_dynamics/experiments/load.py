@@ -1,4 +1,4 @@
-"""Experiments: the runs and the content of each table and figure, from one YAML file each in experiments/.
+"""Experiments: the runs and the content of each table and figure, from one YAML file each below experiments/.
 
 Snakemake imports this module to find the input files of its rules, so it imports nothing heavy.
 """
@@ -30,6 +30,8 @@ from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.sections import parse
 
 EXPERIMENTS = Path("experiments")
+PAPER, FURTHER = "paper", "further"  # the folder itself, and other views of the same runs: built by default
+TARGETS = ("extras", "methods", "ladder", "controls")  # folders that train more, each built by the target of its name
 FIRST = ("learning", "table1", "figure6", "figure1")  # to be made first; the page opens with the first picture
 THEORY = "theory_check"  # the theorems are checked on its untrained model
 NOT_EXPERIMENTS = {"paper_values", "claims"}
@@ -73,6 +75,8 @@ class Experiment(Generic[S]):
     """Model -> the seed of the untrained model whose model.json says what ran."""
     temperatures: tuple[float, ...] = ()
     """Temperatures of the evaluations that are read, in addition to that of the tables."""
+    folder: str = PAPER
+    """PAPER, FURTHER or one of TARGETS."""
     planned: int | None = None
     """The number of seeds of the whole experiment, if this is a part of it; see `so_far`."""
 
@@ -85,6 +89,10 @@ class Experiment(Generic[S]):
     @property
     def is_numbered(self) -> bool:
         return self.heading != self.name
+
+    @property
+    def by_default(self) -> bool:
+        return self.folder not in TARGETS
 
     @property
     def models(self) -> list[str]:
@@ -168,20 +176,32 @@ class Experiment(Generic[S]):
         return list(dict.fromkeys(files))
 
 
+def experiment_files(experiments: Path = EXPERIMENTS) -> dict[str, Path]:
+    """Name -> YAML file of all tables and figures, by name: those in that folder, in FURTHER and in TARGETS."""
+    files: dict[str, Path] = {}
+    for folder in (experiments, *(experiments / name for name in (FURTHER, *TARGETS))):
+        for path in folder.glob("*.yaml"):
+            if (other := files.setdefault(path.stem, path)) != path:
+                raise UserError(f"{path} has the name of {other}; rename one of them")
+    return {name: files[name] for name in sorted(files.keys() - NOT_EXPERIMENTS)}
+
+
 def known_experiments(experiments: Path = EXPERIMENTS) -> list[str]:
-    """Names of all tables and figures: the YAML files in that folder."""
-    return sorted(path.stem for path in experiments.glob("*.yaml") if path.stem not in NOT_EXPERIMENTS)
+    """Names of all tables and figures."""
+    return list(experiment_files(experiments))
 
 
 def load_experiment(
     name: str, scale: str, seeds: Seeds, experiments: Path | None = None, configs: Path = CONFIGS
 ) -> Experiment[Any]:
-    """<name>.yaml of the scale's folder, for this scale. Raises UserError for a mistake in it, or in `name`."""
+    """<name>.yaml below the scale's folder, for this scale. Raises UserError for a mistake in it, or in `name`."""
     config = config_of(scale, configs)
     experiments = experiments or Path(config.experiments_folder)
-    path, known = experiments / f"{name}.yaml", known_experiments(experiments)
-    if name not in known:
-        raise UserError(f"unknown table or figure {name!r}{nearest(name, known)}")
+    files = experiment_files(experiments)
+    if name not in files:
+        raise UserError(f"unknown table or figure {name!r}{nearest(name, files)}")
+    path = files[name]
+    folder = PAPER if path.parent == experiments else path.parent.name
     spec = parse(specs.SpecFile, read_yaml(path), str(path)).root
     if isinstance(spec, specs.SweepsSpec) and spec.evaluations is None:
         spec = spec.model_copy(update={"evaluations": [config.training.validation_set]})
@@ -190,10 +210,10 @@ def load_experiment(
     untrained = {model: config.untrained(model, seed) for model, seed in first.items()}
     at = config.evaluation
     temperatures = tuple(at.temperatures) if isinstance(spec, specs.FrontierSpec | specs.LadderSpec) else ()
-    temperatures += tuple(at.control_temperatures) if temperatures and spec.target == "controls" else ()
+    temperatures += tuple(at.control_temperatures) if temperatures and folder == "controls" else ()
     if isinstance(spec, specs.LeftSpec):  # greedy decoding has no Pass@K
         temperatures = tuple(filter(None, temperatures))
-    experiment = Experiment(name, spec, runs, untrained, temperatures)
+    experiment = Experiment(name, spec, runs, untrained, temperatures, folder)
     _check_names(experiment, str(path), config, configs)
     for i, panel in enumerate(spec.panels if isinstance(spec, specs.CurvesSpec) else ()):
         _check_panel(experiment, panel, f"{path}: panels[{i}]")

@@ -88,8 +88,6 @@ class Spec(Section):
     title: str
     shows: str
     """Caption in the report, including what to look for."""
-    target: Literal["extras", "methods", "ladder", "controls"] | None = None
-    """The workflow target that builds it, unless it has that name itself; null: built by default."""
 
 
 class DataFilter(Spec):
@@ -257,11 +255,13 @@ class Level(Section):
 
 
 class PaperValues(Section):
-    """The paper's own numbers: paper_values.yaml."""
+    """The paper's own numbers: paper_values.yaml; without that file, none."""
 
-    scores: dict[str, dict[str, dict[str, dict[str, dict[Literal["avg", "pass"], Percent]]]]]
+    scores: dict[str, dict[str, dict[str, dict[str, dict[Literal["avg", "pass"], Percent]]]]] = Field(
+        default_factory=dict
+    )
     """Percent: place in the paper -> model -> method -> data set -> metric."""
-    levels: dict[str, Level]
+    levels: dict[str, Level] = Field(default_factory=dict)
     """Column of metrics.parquet -> level."""
 
     @property

@@ -310,7 +310,7 @@ def _runs(config: Config, target: str | None) -> dict[str, list[Run]]:
     names = (None if target else config.experiments) or known_experiments(experiments)
     needed = [load_experiment(name, config.scale, seeds, experiments) for name in names]
     if target or config.experiments is None:
-        needed = [experiment for experiment in needed if experiment.spec.target == target]
+        needed = [each for each in needed if (each.folder == target if target else each.by_default)]
     if unknown := [run.model for experiment in needed for run in experiment.runs if run.model not in config.models]:
         instead = ", or list in `experiments` only those that do not" if target is None else ""
         raise UserError(

@@ -12,7 +12,7 @@ from entropy_dynamics.analysis.scores import scores_frame
 from entropy_dynamics.analysis.verdicts import VERDICTS
 from entropy_dynamics.config import TRAIN
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.experiments.load import FIRST, known_experiments
+from entropy_dynamics.experiments.load import FIRST, PAPER, known_experiments
 from entropy_dynamics.report.comparison import write_comparison
 from entropy_dynamics.report.fill import fill
 from entropy_dynamics.report.live import busy_seconds, progress, token_samples, unfinished_runs
@@ -57,7 +57,7 @@ def write_report(results: Results) -> Path:
     lead = next((name for name in first if by_name[name]["picture"]), None)
     opened = [by_name[name] for name in first if name == lead or by_name[name]["table"]]
     folded = [section for section in by_name.values() if section not in opened]
-    folded.sort(key=lambda section: not section["experiment"].is_numbered)
+    folded.sort(key=lambda section: section["experiment"].folder != PAPER)
     models, unfinished = results.models.values(), unfinished_runs(layout)
     opening = [run for name in FIRST if name in known for run in results.experiment(name).runs]
     page = fill(

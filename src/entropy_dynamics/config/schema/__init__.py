@@ -47,7 +47,7 @@ class Config(Section):
     trackers: Annotated[list[Literal["tensorboard", "wandb", "trackio"]], PER_MACHINE]
     seeds: SeedsConfig
     experiments: list[str] | None
-    """Tables and figures of this scale; null: all of `experiments_folder`."""
+    """Tables and figures of this scale; null: those in `experiments_folder` and its folder `further`."""
     experiments_folder: str
     """The folder of tables, figures and claims."""
     data: DataConfig
