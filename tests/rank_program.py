@@ -1,4 +1,4 @@
-"""A small training run on one or several ranks, for tests/test_ranks.py.
+"""A small training run on one or several ranks, for tests/distributed/test_ranks.py.
 
     python tests/rank_program.py ROOT MODEL/CASE ...
 

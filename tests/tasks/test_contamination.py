@@ -11,6 +11,7 @@ from conftest import REAL_PROBLEMS, ROOT
 from entropy_dynamics.cli import main
 from entropy_dynamics.tasks.files import load_problems
 from entropy_dynamics.tasks.statements import Statements, asks_for_format, normal_form, without_instructions
+from instructions import AFTER, BEFORE
 
 STATED = (
     r"Let $u_1, u_2, \ldots$ be real numbers with $u_{12} = \frac{3}{4}\cdot 5000$ and $u_{n+1} \le u_n$ for all $n$. "
@@ -94,13 +95,6 @@ def test_numbers_count_in_words_and_in_their_order():
     near = Statements(["Ann has three red and 5 blue marbles and draws 2 of them at random without looking."])
     assert near.nearest("Ann has 3 red and five blue marbles and draws two of them at random without looking.")[1] == 1
     assert near.nearest("Ann has 5 red and 3 blue marbles and draws 2 of them at random without looking.") == (0, 0.0)
-
-
-BEFORE = (
-    "Solve the following math problem step by step. The last line of your response should be of the form Answer: "
-    "$Answer (without quotes) where $Answer is the answer to the problem."
-)
-AFTER = 'Remember to put your answer on its own line after "Answer:".'
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,8 @@ from entropy_dynamics.planning.footprint import shape_of
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.sampling import open_sampler
 from entropy_dynamics.sampling.vllm import open_engine as open_vllm
+from fake_vllm import FakeLLM
 from published_models import MODEL, SHAPE, prepare, write_model
-from test_vllm_adapter import FakeLLM
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from entropy_dynamics.report.summary import summary_line
 from entropy_dynamics.report.verdicts import write_field
 from entropy_dynamics.results.files import write_json
 from entropy_dynamics.results.layout import Layout
+from single_claims import write_curve
 from synthetic_results import MODEL, ROOT, SCALE, SEEDS, STEPS, model_facts
-from test_claims import write_curve
 
 SEEDS = SEEDS | {"extras": 5}
 EXPERIMENTS = ROOT / "experiments"

@@ -23,8 +23,8 @@ from entropy_dynamics.tasks.countdown.problems import CountdownSet
 from entropy_dynamics.tasks.files import load_problems
 from entropy_dynamics.tasks.integers import NOT_AN_INTEGER
 from entropy_dynamics.tasks.sources import HubSet, SplitSet
+from instructions import AFTER, BEFORE
 from mistakes import mistake
-from test_contamination import AFTER, BEFORE
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 

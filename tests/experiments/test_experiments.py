@@ -12,7 +12,7 @@ from entropy_dynamics.errors import UserError
 from entropy_dynamics.experiments.claims import load_claims
 from entropy_dynamics.experiments.load import FURTHER, PAPER, known_experiments, load_experiment
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SCALE, MODEL = "laptop", "qwen2.5-7b-instruct"
 MEASURED = ("method.label", "training.entropy_change_", "training.token_samples")
 SEEDS = {"tables": 3, "extras": 1, "pilot": 1}

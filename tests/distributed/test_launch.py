@@ -20,6 +20,7 @@ from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.errors import UserError
 from fault_harness import wait_until
 from preloaded import program
+from processes import alive
 
 WAIT = 120  # seconds after which a test gives up; nothing below takes long
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="prctl and /proc are Linux's")
@@ -58,14 +59,6 @@ def start(tmp_path: Path, rank: str, count: int = 2, python: str = sys.executabl
 def ended(parent: subprocess.Popen) -> tuple[int, str, str]:
     out, err = parent.communicate(timeout=WAIT)
     return parent.returncode, out, err
-
-
-def alive(pid: int) -> bool:
-    """The process runs and is no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def pids_in(parent: subprocess.Popen, count: int = 2) -> list[int]:

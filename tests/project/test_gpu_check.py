@@ -20,7 +20,7 @@ from entropy_dynamics.config import load_config
 from entropy_dynamics.models.toy import build_toy_model
 from fault_harness import wait_until
 from preloaded import program
-from test_launch import alive
+from processes import alive
 
 WITHOUT = """
 import sys

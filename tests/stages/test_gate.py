@@ -18,7 +18,7 @@ from entropy_dynamics.stages.gate import ADVICE, measure_gate
 from entropy_dynamics.stages.pass_rates import measure_pass_rates
 from entropy_dynamics.tasks.files import write_problems
 from mistakes import mistake
-from test_pass_rates import Scripted
+from scripted_sampler import Scripted
 
 MODEL = "qwen2.5-7b-instruct"
 # Problems with two samples each, of which 1, 0 and 2 are correct.

@@ -12,10 +12,10 @@ from entropy_dynamics.config.schema.data import PassRateConfig
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.storage import save_policy
 from entropy_dynamics.results.layout import Layout
-from entropy_dynamics.sampling import Rollout
 from entropy_dynamics.stages import pass_rates
 from entropy_dynamics.stages.pass_rates import measure_pass_rates
 from entropy_dynamics.tasks.files import write_problems
+from scripted_sampler import Scripted
 
 MODEL = "qwen2.5-7b-instruct"
 
@@ -58,23 +58,6 @@ def prepared(tmp_path, shared_model, tokenizer, problems):
     write_problems(layout.problems("train"), problems[::-1])
     save_policy(shared_model, tokenizer, layout.model(config.pass_rates.model, 0))
     return config, layout
-
-
-class Scripted:
-    """A sampler whose sample k of problem i is the text `response(i, k)`, and which keeps what each call asks for."""
-
-    def __init__(self, tokenizer, response):
-        self.tokenizer, self.response, self.asked = tokenizer, response, []
-
-    def sample(self, prompts, *, samples, **asked):
-        self.asked.append(asked | {"samples": samples})
-        rollouts = []
-        for number, prompt in enumerate(prompts):
-            for sample in range(samples):
-                tokens = self.tokenizer.encode(self.response(number, sample), add_special_tokens=False)
-                ids = [*tokens, self.tokenizer.eos_token_id]
-                rollouts.append(Rollout(prompt.problem_id, sample, ids, "stop", [-0.25] * len(ids)))
-        return rollouts
 
 
 @pytest.fixture

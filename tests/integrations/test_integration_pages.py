@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("trl", reason="TRL is not installed here: `make test-integrations` runs these tests")
 
-PAGE = (Path(__file__).parents[1] / "docs/integrations/trl.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs/integrations/trl.md").read_text()
 
 
 @pytest.mark.parametrize("method", ["grpo", "clip_b"])
