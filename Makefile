@@ -23,7 +23,7 @@ reproduce: .venv/ready  ## the paper at the laptop scale: all tables and figures
 	-$(BIN)/snakemake table1 --config seeds=1 extra_seeds=1  # the first numbers on the page, of one seed
 	$(BIN)/snakemake || { $(call SO_FAR,laptop); exit 1; }
 	@echo && $(BIN)/entropy-dynamics summary results/laptop
-	@echo && echo "Beside a reference run with other untrained models:" && $(BIN)/entropy-dynamics compare docs/reference/second results/laptop
+	@echo && echo "Beside a reference run with other untrained models:" && $(BIN)/entropy-dynamics compare docs/reference/laptop/paper/seeds-50-54 results/laptop
 
 # Table 1 of one seed comes first, within the hour; the second call adds the other seeds of the scale.
 smollm2: .venv/ready  ## a pretrained model of 135 M parameters on two CPU cores, in hours: results/smollm2

@@ -225,7 +225,7 @@ def test_runs_that_share_seeds_say_so_and_use_their_correlation(compare, scale, 
 
 def test_effects_by_seed_are_those_of_the_published_counts():
     """Pass@K of Clip_B minus GRPO's, averaged over two models and three data sets, without the project's statistics."""
-    folder = ROOT / "docs/reference/first"
+    folder = ROOT / "docs/reference/laptop/paper/seeds-0-4"
     counts = pd.read_parquet(folder / "counts.parquet")
     chosen = np.isclose(counts["temperature"], 0.7) & counts["model"].isin(["qwen2.5-7b-instruct", "qwen3-4b-base"])
     counts = counts[chosen & counts["dataset"].isin(["aime24", "aime25", "dapo500"])]

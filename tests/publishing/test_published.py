@@ -90,7 +90,7 @@ def test_an_interval_of_scores_from_the_counts_in_ten_lines(published):
     assert (interval.value, interval.low, interval.high) == pytest.approx(by_hand, rel=1e-4)
 
 
-@pytest.mark.parametrize(("run", "method"), [("desk", "clip_b"), ("desk-second", "clip_v")])
+@pytest.mark.parametrize(("run", "method"), [("desk/paper/seeds-0-7", "clip_b"), ("desk/paper/seeds-50-57", "clip_v")])
 def test_a_published_verdict_from_the_published_counts_in_ten_lines(run, method):
     counts = pd.read_parquet(ROOT / "docs" / "reference" / run / "counts.parquet")
     chosen = f"0.6 < temperature < 0.8 and dataset != 'validation' and method in ('grpo', {method!r})"
@@ -236,7 +236,7 @@ def test_what_was_published_comes_back(published, tmp_path, capsys):
     assert (out / "models.json").read_text() == (tmp_path / "again/models.json").read_text()
 
 
-@pytest.mark.parametrize("folder", ["published", "docs/reference/second"])
+@pytest.mark.parametrize("folder", ["published", "docs/reference/laptop/paper/seeds-50-54"])
 def test_a_folder_of_another_scale_is_refused(published, tmp_path, capsys, folder):
     folder, scale = (published[1], SCALE) if folder == "published" else (ROOT / folder, "laptop")
     assert main(["restore", str(folder), "--out", str(tmp_path / "desk")]) == 2

@@ -12,9 +12,9 @@ from entropy_dynamics.analysis.envelope import Left, left, pooled
 NOISE = 0.4  # 2,000 resamples: a bound of an interval varies by 0.1 to 0.3 between two draws
 TOYS, SETS = ("qwen2.5-7b-instruct", "qwen3-4b-base"), ("aime24", "aime25", "dapo500")
 FOLDERS = {
-    "0.1 M": ("controls", "path-second"),
-    "1 M": ("desk-controls", "desk-controls-second"),
-    "SmolLM2": ("smollm2",),
+    "0.1 M": ("laptop/controls/seeds-0-4", "laptop/controls/seeds-50-54-path"),
+    "1 M": ("desk/controls/seeds-0-7", "desk/controls/seeds-50-57"),
+    "SmolLM2": ("smollm2/seeds-0-7",),
 }
 PATH = ("grpo", *(f"grpo@training.steps={step}" for step in (10, 20, 30, 40)))
 GRIDS = {"temperatures": PATH[:1], "checkpoints": PATH, "half the rate": (*PATH, "grpo_half_rate")}

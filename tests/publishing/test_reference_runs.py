@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -9,6 +10,7 @@ import pytest
 
 from conftest import ROOT
 from entropy_dynamics.analysis.problem_scores import score_columns
+from entropy_dynamics.analysis.published_runs import RUN, read_run
 from entropy_dynamics.analysis.run_data import Results, Samples
 from entropy_dynamics.analysis.scores import scores_frame
 from entropy_dynamics.analysis.statistics import Interval, score_interval
@@ -19,44 +21,20 @@ from entropy_dynamics.publishing.restore import restore
 from synthetic_results import MODEL
 
 OTHER = "qwen3-4b-base"
+REFERENCE = ROOT / "docs" / "reference"
+RUNS = {str(file.parent.relative_to(REFERENCE)): read_run(file.parent) for file in sorted(REFERENCE.rglob(RUN))}
 KINDS = ("counts", "metrics")
 NOT_PUBLISHED = ("unique_", "majority_")  # claims about answers, which counts do not tell
 
 
-@pytest.mark.parametrize(
-    ("folder", "scale", "runs", "judged"),  # `judged`: at least so many claims of each kind have an interval
-    [
-        ("both", "laptop", ["first", "second"], {"claims": 70, "controls": 20}),
-        ("desk-both", "desk", ["desk", "desk-second"], {"claims": 60}),
-        ("desk", "desk", ["desk"], {"claims": 60, "controls": 20}),
-        ("desk-second", "desk", ["desk-second"], {"claims": 45}),
-        ("first", "laptop", ["first"], {"claims": 60}),
-        ("second", "laptop", ["second"], {"claims": 60}),
-        ("xeon", "laptop", ["xeon"], {"claims": 60}),
-        ("xeon-amx", "laptop", ["xeon-amx"], {"claims": 60}),
-        ("controls", "laptop", ["controls"], {"controls": 30}),
-        ("controls-both", "laptop", ["controls", "controls-second"], {"controls": 20}),
-        ("path-both", "laptop", ["controls", "path-second"], {"controls": 16}),
-        ("path-second", "laptop", ["path-second"], {"controls": 20}),
-        ("desk-controls", "desk", ["desk-controls"], {"controls": 41}),
-        ("desk-controls-second", "desk", ["desk-controls-second"], {"controls": 38}),
-        ("desk-controls-both", "desk", ["desk-controls", "desk-controls-second"], {"controls": 38}),
-        ("desk-path", "desk", ["desk-path"], {"controls": 8}),
-        ("desk-ppo", "desk", ["desk-ppo"], {"claims": 2}),
-        ("methods-second", "laptop", ["methods-second"], {"field": 57}),
-        ("table6", "laptop", ["table6"], {"claims": 2, "controls": 15}),
-        ("newer", "laptop", ["newer"], {"field": 10, "controls": 1}),
-        ("smollm2", "smollm2", ["smollm2"], {"claims": 12}),
-        ("smollm2-words", "smollm2-words", ["smollm2-words"], {"claims": 6}),
-    ],
-)
-def test_all_verdicts_follow_from_what_is_published(folder, scale, runs, judged, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("folder", [name for name, run in RUNS.items() if run.verdicts])
+def test_all_verdicts_follow_from_what_is_published(folder, tmp_path, monkeypatch, capsys):
     """As a reader would: `restore`, and the command that it prints, or `controls` in its place."""
     for name in ("configs", "experiments"):
         (tmp_path / name).symlink_to(ROOT / name)
     monkeypatch.chdir(tmp_path)
-    reference = ROOT / "docs" / "reference"
-    assert main(["restore", *(str(reference / run) for run in runs), "--out", f"results/{scale}"]) == 0
+    scale, judged = folder.partition("/")[0], RUNS[folder].verdicts
+    assert main(["restore", str(REFERENCE / folder), "--out", f"results/{scale}"]) == 0
     _, command = capsys.readouterr().out.splitlines()
     for kind, number in judged.items():
         assert main([kind, *command.split()[2:]]) == 0
@@ -66,7 +44,7 @@ def test_all_verdicts_follow_from_what_is_published(folder, scale, runs, judged,
                 for entry in json.loads(file.read_text())
                 if entry["subject"] == "this run" and not entry["id"].startswith(NOT_PUBLISHED)
             }
-            for file in (tmp_path / f"results/{scale}/{kind}.json", reference / folder / f"{kind}.json")
+            for file in (tmp_path / f"results/{scale}/{kind}.json", REFERENCE / folder / f"{kind}.json")
         )
         assert restored.keys() >= published.keys()
         assert sum(entry["low"] is not None for entry in published.values()) >= number
@@ -77,10 +55,10 @@ def test_all_verdicts_follow_from_what_is_published(folder, scale, runs, judged,
                 assert restored[name][part] == (entry[part] and pytest.approx(entry[part], rel=1e-3, abs=1e-6)), name
 
 
-@pytest.mark.parametrize("folder", ["xeon-amx", "table6"])
+@pytest.mark.parametrize("folder", ["laptop/paper/seeds-0-4-xeon-amx", "laptop/extras/seeds-50-54"])
 def test_ppo_dropped_the_share_of_tokens_that_the_method_drops_with_grpo(folder):
     """The protocol's strengths, by what ran; with an older, wrong one it was two thirds of that share."""
-    metrics = pd.read_parquet(ROOT / "docs" / "reference" / folder / "metrics.parquet")
+    metrics = pd.read_parquet(REFERENCE / folder / "metrics.parquet")
     dropped = metrics[metrics["model"] == MODEL].groupby("method")["clip_fraction"].mean()
     for name in ("clip_b", "clip_v"):
         assert 0.75 < dropped[f"ppo_{name}"] / dropped[name] < 1.33
@@ -152,7 +130,7 @@ def gain_in_avg(folders: list[str], plus: str, minus: str) -> Interval:
 
 
 def test_scores_at_matched_entropy_follow_from_what_is_published(tmp_path):
-    newer = ROOT / "docs" / "reference" / "newer"
+    newer = REFERENCE / "laptop/methods/seeds-0-4-opefo"
     config = load_config("laptop")
     restore([newer], tmp_path / "laptop", config)
     results = Results(tmp_path / "laptop", "laptop", dict(config.seeds) | {"tables": 5, "extras": 5})
@@ -166,13 +144,15 @@ def test_scores_at_matched_entropy_follow_from_what_is_published(tmp_path):
 @pytest.fixture(scope="module")
 def arms(tmp_path_factory):
     """Every method, on-policy, with several updates and with stale rollouts, and the tables made of these runs."""
-    folder, config = ROOT / "docs" / "reference" / "methods-arms", load_config("laptop")
+    folder, config = REFERENCE / "laptop/methods/seeds-50-54", load_config("laptop")
     root = tmp_path_factory.mktemp("arms") / "laptop"
     restore([folder], root, config)
     return Results(root, "laptop", dict(config.seeds) | {"tables": 5, "extras": 5}), folder
 
 
-@pytest.mark.parametrize("table", sorted(path.stem for path in (ROOT / "docs/reference/methods-arms").glob("*.csv")))
+@pytest.mark.parametrize(
+    "table", sorted(path.stem for path in (ROOT / "docs/reference/laptop/methods/seeds-50-54").glob("*.csv"))
+)
 def test_tables_of_all_methods_follow_from_what_is_published(arms, table):
     results, folder = arms
     frame, published = scores_frame(results.experiment(table), results), pd.read_csv(folder / f"{table}.csv")
@@ -193,7 +173,7 @@ def test_the_scores_of_smollm2_on_the_gpu_page_follow_from_what_is_published():
         last = metrics[metrics["step"] >= 45].groupby(["method", "seed"])["entropy"].mean()
         return sets.groupby(["method", "seed"]).mean().assign(entropy=last)[["entropy", "avg", "pass"]]
 
-    gpu, cpu = scores("smollm2-gpu"), scores("smollm2")
+    gpu, cpu = scores("smollm2-gpu/seed-0"), scores("smollm2/seeds-0-7")
     page, inside = (ROOT / "docs" / "gpu.md").read_text(), 0
     names = {"GRPO": "grpo", "random mask": "random_mask", "Clip_B": "clip_b", "Clip_V": "clip_v"}
     for name, method in names.items():
@@ -207,3 +187,36 @@ def test_the_scores_of_smollm2_on_the_gpu_page_follow_from_what_is_published():
             assert shown == pytest.approx(measured, abs=0.0505 if measured[0] > 1 else 0.000051)
     assert inside == 10
     assert "Ten of the twelve values are in the" in page
+
+
+def test_every_published_folder_says_what_it_is():
+    """A folder with results has a run.yaml; scale and seeds, which its path names, are those of its files."""
+    folders = {str(file.parent.relative_to(REFERENCE)) for file in REFERENCE.rglob("models.json")}
+    assert folders <= RUNS.keys()
+    names = [name for run in RUNS.values() for name in run.was]
+    assert len(set(names)) == len(names) == len(RUNS)
+    for folder, run in RUNS.items():
+        parts = {str(Path(folder).parent / name) for name in run.of}
+        assert {*parts, *run.same_models_as, *run.compare_with} <= RUNS.keys()
+        assert run.of or run.commits, folder
+        assert all(folder in RUNS[other].same_models_as for other in run.same_models_as), folder
+        if folder in folders:
+            assert json.loads((REFERENCE / folder / "models.json").read_text())["scale"] == folder.partition("/")[0]
+            counts = pd.read_parquet(REFERENCE / folder / "counts.parquet", columns=["method", "seed"])
+            seeds = set(counts.loc[counts["method"] != "base", "seed"])
+            numbers = [int(number) for number in re.search(r"/seeds?-(\d+)(?:-(\d+))?", folder).groups() if number]
+            assert (min(seeds), max(seeds)) == (numbers[0], numbers[-1]), folder
+
+
+@pytest.mark.parametrize("command", ["restore", "compare"])
+def test_the_earlier_name_of_a_folder_is_answered(command, tmp_path, capsys):
+    old, new = REFERENCE / "first", REFERENCE / "laptop/paper/seeds-0-4"
+    arguments = ["--out", str(tmp_path / "laptop")] if command == "restore" else [str(new)]
+    assert main([command, str(old), *arguments]) == 2
+    assert capsys.readouterr().err == f"error: no folder {old}: its name is {new} now\n"
+
+
+def test_a_folder_that_cannot_be_restored_says_why(tmp_path, capsys):
+    folder = REFERENCE / "laptop/methods/seeds-0-4"
+    assert main(["restore", str(folder), "--out", str(tmp_path / "laptop")]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {folder} cannot be restored: its metrics were not kept")

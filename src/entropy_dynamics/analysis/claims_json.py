@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from entropy_dynamics.analysis.published_runs import check_not_moved
 from entropy_dynamics.config import known_names
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import read_json
@@ -24,6 +25,7 @@ def verdicts_of(path: Path) -> dict[str, dict[str, Any]]:
     is_scale = file.parent.name in known_names("scale")  # not a published folder
     command = Layout(file.parent).command("claims") if is_scale else "entropy-dynamics claims"
     if not file.is_file():
+        check_not_moved(file.parent)
         raise UserError(f"no file {file}; make it with: {command}")
     content = read_json(file, remedy := f"make it again with: {command}")
     try:

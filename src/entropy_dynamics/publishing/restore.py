@@ -11,6 +11,7 @@ import pandas as pd
 from jaxtyping import Int
 from pydantic import BaseModel, Field
 
+from entropy_dynamics.analysis.published_runs import parts_of
 from entropy_dynamics.analysis.run_data import Model, Results
 from entropy_dynamics.config import BASE, Config, stored_as
 from entropy_dynamics.config.schema import FIRST_PILOT_SEED
@@ -73,7 +74,8 @@ def restore(folders: Sequence[Path], root: Path, config: Config) -> dict[str, in
     """Recreate results/<scale> from published counts and metrics, as far as claims, tables, scores and curves need it.
 
     Args:
-        folders: published folders, whose seeds are renumbered from 0 in this order, so that they count as one run.
+        folders: published folders, whose seeds are renumbered from 0 in this order, so that they count as one run; a
+            pooled one stands for those that it is made of.
             Seeds of pilot runs keep their numbers; those of the first folder that has them count.
         root: results/<scale>, a new folder.
         config: config of the scale.
@@ -85,7 +87,8 @@ def restore(folders: Sequence[Path], root: Path, config: Config) -> dict[str, in
     models: dict[str, Model] = {}
     seeds: dict[int, Path] = {}
     places: dict[int, int] = {}  # the new number of each seed
-    for folder in folders:
+    parts = [part for folder in folders for part in parts_of(folder)]
+    for folder in parts:
         path = folder / MODELS
         described = parse(_Described, read_json(path, remedy="get it again"), str(path))
         if (scale := described.scale) != config.scale:

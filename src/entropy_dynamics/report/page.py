@@ -23,7 +23,8 @@ from entropy_dynamics.results.files import read_jobs, read_json, write_text
 from entropy_dynamics.results.layout import PROVENANCE, Layout
 from entropy_dynamics.tasks.countdown.problems import CountdownSet
 
-REFERENCES = {"laptop": Path("docs/reference/second")}  # scale -> a published run with other seeds, to compare with
+# Scale -> a published run with other seeds, to compare with.
+REFERENCES = {"laptop": Path("docs/reference/laptop/paper/seeds-50-54")}
 
 
 def write_report(results: Results) -> Path:
