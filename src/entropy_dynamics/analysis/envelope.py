@@ -245,8 +245,8 @@ def _left_of(experiment: Experiment[LeftSpec], results: Results) -> Found:
     spec, usual, models = experiment.spec, results.config.evaluation.temperature, experiment.models
     counts = {}
     for at in sorted({usual, *experiment.temperatures}):
-        read = {run for run in experiment.runs if at in (usual, *experiment.temperatures_of(run.method))}
-        counts[at] = results.counts(replace(experiment, runs=tuple(read)), at=at)
+        read = tuple(run for run in experiment.runs if at in (usual, *experiment.temperatures_of(run.method)))
+        counts[at] = results.counts(replace(experiment, runs=read), at=at)
     seeds = sorted(set.intersection(*(set(of) for at in counts.values() for of in at.values())))
     grids, names = {}, [(method, usual) for method in spec.compared]
     for over, patterns in spec.grids.items():  # each widens the one before
@@ -294,7 +294,8 @@ def _halved(scores: np.ndarray, of_model: np.ndarray, rng: np.random.Generator) 
     at, own, avg, passed = _means(scores, ~half)
     share = np.where(chosen.low == chosen.high, 0.0, _share(at, _take(avg, chosen.low), _take(avg, chosen.high)))
     theta = own - share * _take(passed, chosen.low) - (1 - share) * _take(passed, chosen.high)
-    return float(np.nanmean(of_model @ np.where(np.isnan(chosen.passed), np.nan, theta)))
+    known = ~np.isnan(chosen.passed).any(axis=0)
+    return float((of_model @ theta)[known].mean()) if known.any() else math.nan
 
 
 def _held(
