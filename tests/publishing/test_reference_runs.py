@@ -78,7 +78,7 @@ def test_the_page_of_controls_has_the_numbers_of_the_verdicts():
         for text, value in zip(shown, values, strict=True):
             assert abs(float(text) - value) < 0.501 * 10 ** -len(text.partition(".")[2]), (shown, values)
 
-    metrics = pd.read_parquet(reference / "controls" / "metrics.parquet")
+    metrics = pd.read_parquet(reference / "laptop/controls/seeds-0-4" / "metrics.parquet")
     last = metrics[metrics["step"] >= 45].groupby(["model", "method", "seed"])["entropy"].mean()
     medians = last.groupby(["model", "method"]).median()
     for name, method in {
@@ -93,7 +93,7 @@ def test_the_page_of_controls_has_the_numbers_of_the_verdicts():
         "rejection-sampling fine-tuning": "rft",
     }.items():
         check([rows[name][place][0] for place in (0, 3)], [medians[model, method] for model in (MODEL, OTHER)])
-    entries = json.loads((reference / "desk-controls-both" / "controls.json").read_text())
+    entries = json.loads((reference / "desk/controls/pooled" / "controls.json").read_text())
     entries = {entry["id"]: [entry[part] for part in ("effect", "low", "high")] for entry in entries}
     for method in ("B", "V"):
         for name, comparison in {
@@ -109,7 +109,7 @@ def test_the_page_of_controls_has_the_numbers_of_the_verdicts():
         (r"no\s+difference, (.*?)\]\.", "clip_v", "low_p_mask_v"),
         (r"its Avg@K shows no difference, (.*?)\]\.", "grpo_half_rate", "grpo"),
     ):
-        interval = gain_in_avg(["controls", "controls-second"], plus, minus)
+        interval = gain_in_avg(["laptop/controls/seeds-0-4", "laptop/controls/seeds-50-54"], plus, minus)
         [shown] = re.findall(text, section)[:1]
         check(re.findall(r"[-+]?\d+\.\d+", shown), [interval.value, interval.low, interval.high])
 
