@@ -21,8 +21,8 @@ UNCOUNTED = ("ctx", "kind", "level", "module", "type_comment")  # fields of synt
 
 @cache
 def first_versions() -> frozenset[str]:
-    """The versions of all code when versions were first recorded: results without one are taken for theirs."""
-    return frozenset(files(__package__).joinpath("first_versions.txt").read_text(encoding="utf-8").split())
+    """The versions of code whose results are those of before versions were recorded; these are no settings."""
+    return frozenset(files(__package__).joinpath("first_versions.txt").read_text(encoding="utf-8").split()[1::2])
 
 
 @cache
