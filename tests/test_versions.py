@@ -116,7 +116,7 @@ def test_every_method_has_a_version():
 
 
 def test_results_without_versions_are_those_of_the_code_of_now():
-    """A version that is not in first_versions.txt repeats all results of its code: only if those differ, it is missing."""
+    """A version that is not in first_versions.txt repeats all results of its code, so these have to differ."""
     versions = {f"methods.{name}": version_of(kind) for name, kind in method_types().items()}
     for name, task in tasks().items():
         versions[f"graders.{name}"] = version_of(type(task), ("generated", "solutions"))
