@@ -226,18 +226,7 @@ def test_a_run_by_another_version_of_its_method_is_named_and_refused(made, tmp_p
         f"{runs}/clip_b/seed0/config.yaml: made by another version of methods.clip_b",
         f"{runs}/random_mask/seed0/config.yaml: made by another version of methods.random_mask",
     ]
-    of_run = [
-        "--scale",
-        "smoke",
-        "--results",
-        str(results.folder),
-        "--model",
-        MODEL,
-        "--method",
-        "clip_b",
-        "--seed",
-        "0",
-    ]
-    refused = run("evaluate", *of_run, "--temperatures", "0.3")
+    of_run = ["--scale", "smoke", "--results", str(results.folder), "--model", MODEL, "--method", "clip_b"]
+    refused = run("evaluate", *of_run, "--seed", "0", "--temperatures", "0.3")
     assert refused.returncode == 2
     assert "made from something else: made by another version of methods.clip_b; delete it" in refused.stderr

@@ -97,9 +97,9 @@ def test_what_is_new_in_the_settings_of_samples(tmp_path, folder):
     """Those at a temperature of their own are not made again for another one of the config."""
     file = tmp_path / folder / "aime24.parquet"
     now = {"evaluation.temperature": 0.7, "a.b": [1, 3], "same": None, "versions.methods.clip_b": "0" * 63 + "2"}
-    assert new_settings(file, "evaluate", now) == []  # no record
+    assert new_settings(file, now) == []  # no record
     was = {"evaluation.temperature": 1.3, "a.b": [1, 2], "same": None, "versions.methods.clip_b": "0" * 63 + "1"}
     write_json(record_of(file), {"config": was})
     others = ["a.b [1, 2] -> [1, 3]", "made by another version of methods.clip_b"]
     temperature = ["evaluation.temperature 1.3 -> 0.7"] if folder == "seed0" else []
-    assert new_settings(file, "evaluate", now) == temperature + others
+    assert new_settings(file, now) == temperature + others

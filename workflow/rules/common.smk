@@ -183,7 +183,7 @@ def changes(name, outputs):
     records = [file for file in outputs if Path(file).name in (CONFIG, PROBLEMS_REPORT)]
     stage, own = SETTINGS[name]
     result = Path((records or outputs)[0])
-    return new_settings(result, stage, own) or [f"settings of {stage}"]
+    return new_settings(result, own) or [f"settings of {stage}"]
 
 
 def settings(stage, *run):

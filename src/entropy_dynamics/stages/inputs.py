@@ -16,19 +16,16 @@ from entropy_dynamics.results.layout import CONFIG, FACTS, PROVENANCE, Layout, r
 from entropy_dynamics.sections import LOCATION
 
 
-def made_with(result: Path, stage: str) -> dict[str, Any] | None:
+def made_with(result: Path) -> Any:
     """The settings in the record of a stage's result; None if it has none."""
     if not (record := record_of(result)).is_file():
         return None
-    if record.name == CONFIG:
-        return settings_of_run(record.parent)
-    settings: dict[str, Any] | None = read_json(record).get("config")
-    return settings
+    return settings_of_run(record.parent) if record.name == CONFIG else read_json(record).get("config")
 
 
-def new_settings(result: Path, stage: str, settings: Mapping[str, Any]) -> list[str]:
+def new_settings(result: Path, settings: Mapping[str, Any]) -> list[str]:
     """The `differences` of a stage's settings from those of its existing result."""
-    was = made_with(result, stage)
+    was = made_with(result)
     if was and re.fullmatch(r"T[\d.]+", result.parent.name):  # samples at another temperature than the config's
         was = was | {"evaluation.temperature": settings["evaluation.temperature"]}
     return differences(was, settings) if was else []
@@ -67,7 +64,7 @@ def check_chain(
 
 def _changes(layout: Layout, result: Path, stage: str, config: Config) -> list[str]:
     """How the settings and the inputs of a result differ from those of now; none without a record."""
-    if (was := made_with(result, stage)) is None:
+    if (was := made_with(result)) is None:
         return []
     # Other samples of a policy are no reason to train it again.
     free = [*marked_keys(LOCATION), *(EVALUATED if stage == "train" else ())]
