@@ -4,7 +4,6 @@ import argparse
 import gc
 import json
 import os
-import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -303,8 +302,7 @@ def restore(options: argparse.Namespace) -> None:
     seeds = restore(options.folders, options.out, load_config(scale))
     counts = " ".join(f"--set seeds.{group}={count}" for group, count in seeds.items())
     print(f"{options.out} has up to {max(seeds.values())} seeds per method. To judge them, run:")
-    results = "" if options.out.parent == Path("results") else f" --results {shlex.quote(str(options.out.parent))}"
-    print(f"entropy-dynamics claims --scale {scale}{results} --set seeds.first=0 {counts}")
+    print(f"{Layout(options.out).command('claims')} --set seeds.first=0 {counts}")
 
 
 def pass_at_k(options: argparse.Namespace) -> None:

@@ -266,7 +266,7 @@ class LogHandler(LogHandlerBase):
     def _minutes(self, seconds: float) -> str:
         """The time that jobs of so many seconds in all take together."""
         minutes = round(max(seconds, 0) / self.concurrent / 60)
-        return f"{minutes} min" if minutes or seconds <= 0 else "< 1 min"
+        return f"{minutes} min" if minutes else "< 1 min"
 
 
 def _counted(rules: Counter[str]) -> str:

@@ -77,7 +77,6 @@ def test_beyond_and_at_most():
 def test_the_verdict_needs_the_whole_interval():
     assert Left(2, 0.1, 4).verdict() == "left"
     assert Left(2, -0.1, 4).verdict() == "undecided"
-    assert Left(2, -0.1, 4).verdict(margin=5) == "less than 5 points left"
     assert Left(-2, -4, -1).verdict() == "less than 3 points left"
 
 

@@ -10,9 +10,13 @@ from conftest import ROOT
 from entropy_dynamics.config import load_config
 from entropy_dynamics.config.versions import versions_of
 from entropy_dynamics.methods import method_types
-from entropy_dynamics.results.versions import version_of
+from entropy_dynamics.results.versions import first_versions, version_of
+from entropy_dynamics.tasks import tasks
 
 NUMBERS = itertools.count()
+# Code whose results differ from those of before versions were recorded: amounts of money and words in LaTeX are read,
+# and items do not depend on the seed of Python's hashes.
+CHANGED = {"graders.expressions", *(f"{kind}.reasoning_gym" for kind in ("generators", "graders", "solutions"))}
 FILES = {
     "__init__": "class Base:\n    limit = 3\n",
     "shared": "def half(x):\n    return x / 2\n\n\ndef other(x):\n    return x\n",
@@ -109,6 +113,18 @@ def test_versions_are_those_of_the_same_code_on_every_python(version):
 def test_every_method_has_a_version():
     assert all(version_of(kind) for kind in method_types().values())
     assert version_of(method_types()["clip_b"]) != version_of(method_types()["clip_v"])
+
+
+def test_results_without_versions_are_those_of_the_code_of_now():
+    """A version that is not in first_versions.txt repeats all results of its code, so these have to differ."""
+    versions = {f"methods.{name}": version_of(kind) for name, kind in method_types().items()}
+    for name, task in tasks().items():
+        versions[f"graders.{name}"] = version_of(type(task), ("generated", "solutions"))
+        kinds = {"generators": task.generated, "solutions": task.solutions}
+        versions |= {f"{kind}.{name}": version_of(of) for kind, of in kinds.items() if of}
+    new = {name: version for name, version in versions.items() if version not in first_versions()}
+    assert {name: version for name, version in new.items() if name not in CHANGED} == {}
+    assert new.keys() == CHANGED
 
 
 def test_a_run_has_the_versions_of_its_method_and_of_what_its_sets_use():

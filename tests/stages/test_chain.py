@@ -125,7 +125,7 @@ def test_verify_compares_a_run_with_its_name(made, capsys):
     shutil.move(layout.run(MODEL, name, 0), layout.run(MODEL, "grpo@training.steps=3", 0))
     capsys.readouterr()
     out, _ = output(capsys, "verify", str(layout.root), *everything, code=1)
-    assert "grpo@training.steps=3/seed0/config.yaml: training.steps was 1, is now 3" in out
+    assert "grpo@training.steps=3/seed0/config.yaml: training.steps 1 -> 3" in out
 
 
 # ---------------------------------------------------------------- the chain above a stage
@@ -152,7 +152,7 @@ def test_a_stage_refuses_inputs_made_with_other_settings(made, capsys, command, 
     options = {"pass_rates": [], "theory": []}.get(name, of_run)
     line = error(capsys, *stage(results, name, *options, more=(setting,)))
     key = setting.partition("=")[0].replace("[", ".").replace("]", "")
-    assert f"was made from something else: {key} was " in line
+    assert f"was made from something else: {key} " in line
     assert f"make it again with: {made_anew} --results {results.folder}" in line
 
 
@@ -173,7 +173,7 @@ def test_a_run_is_evaluated_with_other_samples_but_not_with_other_training(made,
     assert main(stage(results, *run, more=("training.steps=1", "evaluation.samples.aime24=3"))) == 0
     capsys.readouterr()
     line = error(capsys, *stage(results, *run, more=("training.steps=2",)))
-    assert f"{layout.run(MODEL, 'grpo', 0)} was made from something else: training.steps was 1, is now 2" in line
+    assert f"{layout.run(MODEL, 'grpo', 0)} was made from something else: training.steps 1 -> 2" in line
 
 
 # ---------------------------------------------------------------- a shorter run beside a longer one
@@ -226,18 +226,7 @@ def test_a_run_by_another_version_of_its_method_is_named_and_refused(made, tmp_p
         f"{runs}/clip_b/seed0/config.yaml: made by another version of methods.clip_b",
         f"{runs}/random_mask/seed0/config.yaml: made by another version of methods.random_mask",
     ]
-    of_run = [
-        "--scale",
-        "smoke",
-        "--results",
-        str(results.folder),
-        "--model",
-        MODEL,
-        "--method",
-        "clip_b",
-        "--seed",
-        "0",
-    ]
-    refused = run("evaluate", *of_run, "--temperatures", "0.3")
+    of_run = ["--scale", "smoke", "--results", str(results.folder), "--model", MODEL, "--method", "clip_b"]
+    refused = run("evaluate", *of_run, "--seed", "0", "--temperatures", "0.3")
     assert refused.returncode == 2
     assert "made from something else: made by another version of methods.clip_b; delete it" in refused.stderr

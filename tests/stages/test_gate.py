@@ -9,12 +9,13 @@ import pytest
 
 from conftest import ROOT
 from entropy_dynamics.config import load_config
+from entropy_dynamics.config.schema.data import ADVICE
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.storage import save_policy
 from entropy_dynamics.report.fill import fill
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.stages import pass_rates
-from entropy_dynamics.stages.gate import ADVICE, measure_gate
+from entropy_dynamics.stages.gate import measure_gate
 from entropy_dynamics.stages.pass_rates import measure_pass_rates
 from entropy_dynamics.tasks.files import write_problems
 from mistakes import mistake

@@ -16,7 +16,7 @@ from entropy_dynamics.results.files import write_json
 from entropy_dynamics.results.layout import CONFIG, FACTS, Layout, record_of
 from entropy_dynamics.sampling.native import NativeSampler
 from entropy_dynamics.stages import train as train_stage
-from entropy_dynamics.stages.common import new_settings
+from entropy_dynamics.stages.inputs import new_settings
 from entropy_dynamics.stages.theory import check_logit_steps
 from entropy_dynamics.tasks import Problem
 from entropy_dynamics.tasks.files import write_problems
@@ -68,14 +68,14 @@ def test_the_theory_is_checked_at_the_temperature_of_the_rollouts(make_model, to
 
 def test_a_text_with_a_literal_interpolation_is_trained_and_verified(small_results, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
-    settings = ["training.steps=1", r"method.label=\${a b}", r"model.label='\${'"]
+    settings = ["training.steps=1", r"method.label=\${a b}"]
     train = [*small_results.train("grpo"), *set_to(settings)]
     assert main(train) == 0
     config = read_config(small_results.run("grpo") / CONFIG)
-    assert (config["method"]["label"], config["model"]["label"]) == ("${a b}", "${")
+    assert config["method"]["label"] == "${a b}"
     assert main(train) == 0  # the same config
     capsys.readouterr()
-    assert main(["verify", str(small_results.folder / "smoke"), *small_results.settings, *set_to(settings[:2])]) == 0
+    assert main(["verify", str(small_results.folder / "smoke"), *small_results.settings, *set_to(settings)]) == 0
     assert main([*train, "--set", "training.prompts_per_step=3"]) == 2
     assert f"{CONFIG} was made with another config" in capsys.readouterr().err
 
@@ -96,10 +96,10 @@ def test_what_cannot_be_written_is_said_before_the_first_step(small_results, mon
 def test_what_is_new_in_the_settings_of_samples(tmp_path, folder):
     """Those at a temperature of their own are not made again for another one of the config."""
     file = tmp_path / folder / "aime24.parquet"
-    now = {"evaluation.temperature": 0.7, "a.b": [1, 3], "same": None, "versions.methods/clip_b.py": "0" * 63 + "2"}
-    assert new_settings(file, "evaluate", now) == []  # no record
-    was = {"evaluation.temperature": 1.3, "a.b": [1, 2], "same": None, "versions.methods/clip_b.py": "0" * 63 + "1"}
+    now = {"evaluation.temperature": 0.7, "a.b": [1, 3], "same": None, "versions.methods.clip_b": "0" * 63 + "2"}
+    assert new_settings(file, now) == []  # no record
+    was = {"evaluation.temperature": 1.3, "a.b": [1, 2], "same": None, "versions.methods.clip_b": "0" * 63 + "1"}
     write_json(record_of(file), {"config": was})
-    others = ["a.b [1, 2] -> [1, 3]", "methods/clip_b.py changed"]
+    others = ["a.b [1, 2] -> [1, 3]", "made by another version of methods.clip_b"]
     temperature = ["evaluation.temperature 1.3 -> 0.7"] if folder == "seed0" else []
-    assert new_settings(file, "evaluate", now) == temperature + others
+    assert new_settings(file, now) == temperature + others

@@ -121,7 +121,7 @@ def test_a_config_edited_after_the_run(verify):
     edit(Path("configs/method/clip_b.yaml"), "{mu: 2.0}", "{mu: 2.1}")
     code, findings, _ = verify()
     assert code == 1
-    assert findings == {("different config", short(CLIP_B / "config.yaml")): "method.params.mu was 2.0, is now 2.1"}
+    assert findings == {("different config", short(CLIP_B / "config.yaml")): "method.params.mu 2.0 -> 2.1"}
 
 
 @pytest.mark.usefixtures("project")
@@ -130,7 +130,7 @@ def test_the_config_beside_a_run(verify):
     _, findings, _ = verify()
     file = short(CLIP_B / "config.yaml")
     assert list(findings) == [("modified", file), ("different config", file)]
-    assert findings["different config", file] == "training.prompts_per_step was 40, is now 4"
+    assert findings["different config", file] == "training.prompts_per_step 40 -> 4"
 
 
 @pytest.mark.usefixtures("project")
@@ -143,8 +143,8 @@ def test_overrides_count_as_config(verify):
     assert {what for what, _ in findings} == {"different config"}
     named = {where: facts for (_, where), facts in findings.items()}
     assert len(named) == 3 + 16 + 2  # runs, evaluations, and:
-    assert "warm_start.steps was 80, is now 9" in named[f"models/{MODEL}/seed0/model.json"]
-    assert named["data/problems.json"] == "data.evaluation.aime24.numbers was [4, 4], is now [3, 4]"
+    assert "warm_start.steps 80 -> 9" in named[f"models/{MODEL}/seed0/model.json"]
+    assert named["data/problems.json"] == "data.evaluation.aime24.numbers [4, 4] -> [3, 4]"
 
 
 @pytest.mark.usefixtures("project")

@@ -131,8 +131,8 @@ def test_a_dry_run_says_what_repeats_how_many_jobs(log, capsys, tmp_path, monkey
         "data has changed: 1 job, a training run  < 1 min",
         "mu of two 2.0 -> 2.1: 1 job, a training run  < 1 min",
         "not there yet: 3 jobs, 2 of them training runs  1 min",
-        "m=1, 'B' -> m=2, 'C c': 1 job  0 min",
-        "made from other files: 1 job  0 min",
+        "m=1, 'B' -> m=2, 'C c': 1 job  < 1 min",
+        "made from other files: 1 job  < 1 min",
         "in all: 7 jobs, 4 of them training runs  2 min",
     ]
 

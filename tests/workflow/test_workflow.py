@@ -269,11 +269,12 @@ def test_an_edited_method_reruns_its_own_runs_and_an_edited_comment_none(project
 
     def reruns(edited: str) -> set[str]:
         file.write_text(edited)
-        command = [sys.executable, "-m", "snakemake", "--dry-run", "--config", "scale=smoke"]
+        command = [sys.executable, "-m", "snakemake", "--dry-run", "--verbose", "--config", "scale=smoke"]
         environment = os.environ | {"PYTHONPATH": str(source)}
         run = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True)
         assert run.returncode == 0, run.stderr
         jobs = re.findall(r"^rule train:.*?method=([^,\n]+)", run.stdout + run.stderr, re.MULTILINE | re.DOTALL)
+        assert ("\nmade by another version of methods.clip_b: " in run.stderr) == bool(jobs)
         return set(jobs)
 
     assert reruns(f"{text}\n# a comment\n") == set()

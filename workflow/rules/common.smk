@@ -37,6 +37,7 @@ from entropy_dynamics.errors import UserError, closest, nearest
 from entropy_dynamics.planning.plan import resources
 from entropy_dynamics.results.layout import CONFIG, PROBLEMS_REPORT, PROVENANCE, Layout
 from entropy_dynamics.results.provenance import fingerprint
+from entropy_dynamics.stages.inputs import new_settings
 from snakemake_logger_plugin_progress import expect
 
 
@@ -182,14 +183,12 @@ def fingerprint_of(stage, *run):
 
 def changes(name, outputs):
     """What is new in a job's settings, if `name` is their fingerprint: 'key old -> new' each."""
-    from entropy_dynamics.stages.common import new_settings
-
     if name not in SETTINGS:
         return []
     records = [file for file in outputs if Path(file).name in (CONFIG, PROBLEMS_REPORT)]
     stage, own = SETTINGS[name]
     result = Path((records or outputs)[0])
-    return new_settings(result, stage, own) or [f"settings of {stage}"]
+    return new_settings(result, own) or [f"settings of {stage}"]
 
 
 def settings(stage, *run):

@@ -21,20 +21,12 @@ from jaxtyping import Float, Int
 
 from entropy_dynamics.analysis.problem_scores import problem_scores
 from entropy_dynamics.analysis.run_data import Results, Samples
-from entropy_dynamics.analysis.statistics import (
-    POWER,
-    T_SEEDS,
-    Interval,
-    Number,
-    problem_variance,
-    t_quantile,
-)
+from entropy_dynamics.analysis.statistics import POWER, T_SEEDS, Interval, Number, problem_variance, t_quantile
 from entropy_dynamics.experiments.load import Experiment
 from entropy_dynamics.experiments.specs import METRICS, LeftSpec
 
 RESAMPLES = 2000
 MARGIN = 3.0  # points of Pass@K, the smallest effect of interest
-
 MEAN, DIFFERENCE = "mean", "difference"  # of the models
 
 Seeds = Mapping[int, Mapping[str, Samples]]
@@ -66,12 +58,11 @@ def envelope(
     """
     enough = avg >= at[..., None]
 
-    def lines(point: np.ndarray) -> np.ndarray:
+    def lines(point: np.ndarray) -> Any:
         """Pass@K at `at` on the lines from this point to all others."""
         x, y = _take(avg, point)[..., None], _take(passed, point)[..., None]
         with np.errstate(divide="ignore", invalid="ignore"):
-            line: np.ndarray = y + (at[..., None] - x) * (passed - y) / (avg - x)
-        return line
+            return y + (at[..., None] - x) * (passed - y) / (avg - x)
 
     singles = np.where(enough, passed, -np.inf)
     low = high = singles.argmax(axis=-1)
@@ -83,19 +74,18 @@ def envelope(
         better = highs.max(axis=-1) > best
         low, high = np.where(better, partner, low), np.where(better, highs.argmax(axis=-1), high)
         best = np.maximum(best, highs.max(axis=-1))
-    share = np.where(low == high, 0.0, _share(at, _take(avg, low), _take(avg, high)))
-    return Mixture(np.where(np.isfinite(best), best, np.nan), low, high, share)
+    return Mixture(np.where(np.isfinite(best), best, np.nan), low, high, _share(at, avg, low, high))
 
 
-def _share(at: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+def _share(at: np.ndarray, avg: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """See `Mixture.share`."""
+    lower, higher = _take(avg, low), _take(avg, high)
     with np.errstate(divide="ignore", invalid="ignore"):
-        share: np.ndarray = np.clip((high - at) / (high - low), 0, 1)
-    return share
+        return np.where(low == high, 0.0, np.clip((higher - at) / (higher - lower), 0, 1))
 
 
-def _take(of: np.ndarray, point: np.ndarray) -> np.ndarray:
-    taken: np.ndarray = np.take_along_axis(of, point[..., None], axis=-1)[..., 0]
-    return taken
+def _take(of: np.ndarray, point: np.ndarray) -> Any:
+    return np.take_along_axis(of, point[..., None], axis=-1)[..., 0]
 
 
 @dataclass(frozen=True)
@@ -118,19 +108,18 @@ class Left(Interval):
         return np.hypot(self.spread / max(1, self.seeds) ** 0.5, self.error)
 
     def detectable(self, seeds: int | None = None, power: float = POWER) -> Number:
-        seeds = seeds or self.seeds
-        if seeds < T_SEEDS:
+        given = replace(self, seeds=seeds or self.seeds)
+        if (df := given.seeds - 1) < T_SEEDS - 1:
             return math.nan
-        error = np.hypot(self.spread / seeds**0.5, self.error)
-        return scipy.special.nctdtrinc(seeds - 1, 1 - power, t_quantile(seeds - 1)) * error
+        return scipy.special.nctdtrinc(df, 1 - power, t_quantile(df)) * given.standard_error
 
-    def verdict(self, margin: float = MARGIN) -> str:
+    def verdict(self) -> str:
         """'left', 'less than 3 points left', 'undecided', or 'beyond' where the baseline has no point to compare."""
         if math.isnan(self.value):
             return "beyond"
         if self.low > 0 and not self.spare:
             return "left"
-        return f"less than {margin:g} points left" if self.high < margin else "undecided"
+        return f"less than {MARGIN:g} points left" if self.high < MARGIN else "undecided"
 
 
 def left(models: Sequence[Columns], weights: Sequence[float] = ()) -> Left:
@@ -154,20 +143,17 @@ def left(models: Sequence[Columns], weights: Sequence[float] = ()) -> Left:
     value = float(2 * theta[0] - resampled.mean())
     single = np.where(avg >= at[..., None], passed, -np.inf)[:, 0].max(axis=-1)
     mixtures = [(int(low[0]), int(high[0]), float(share[0])) for low, high, share in zip(*chosen[1:], strict=True)]
-    about: dict[str, Any] = {
-        "single": float(of_model @ (own[:, 0] - single)),
-        "halved": _halved(scores, of_model, rng),
-        "spare": max(0.0, float((avg[:, 0].min(axis=-1) - at[:, 0]).max())),
-        "mixtures": mixtures,
-    }
+    spare = max(0.0, float((avg[:, 0].min(axis=-1) - at[:, 0]).max()))
+    over_single, halved = float(of_model @ (own[:, 0] - single)), _halved(scores, of_model, rng)
+    found = Left(value, seeds=seeds, single=over_single, halved=halved, spare=spare, mixtures=mixtures)
     if seeds < T_SEEDS:
-        return Left(value, seeds=seeds, **about)
+        return found
     from_seeds = float((seeds / (seeds - 1) * resampled.var()) ** 0.5)
     held = [_held(column, scores.mean(axis=-1), mixtures, of_model) for column in columns]
     error = float(sum(problem_variance(of) for of in held) ** 0.5)
     alone, half = (t_quantile(seeds - 1) * of for of in (from_seeds, math.hypot(from_seeds, error)))
-    about["on_these_problems"] = (value - alone, value + alone)
-    return Left(value, value - half, value + half, from_seeds * seeds**0.5, seeds, error, **about)
+    bounds = {"low": value - half, "high": value + half, "on_these_problems": (value - alone, value + alone)}
+    return replace(found, spread=from_seeds * seeds**0.5, error=error, **bounds)
 
 
 def pooled(parts: Sequence[Left]) -> Left:
@@ -186,10 +172,8 @@ def point_columns(points: Sequence[Sequence[Seeds]], datasets: Mapping[str, floa
         datasets: the weight of each data set.
     """
 
-    def scores(metric: Any, dataset: str, point: Sequence[Seeds]) -> np.ndarray:
-        policies = [[problem_scores(metric, of[seed][dataset]) for seed in seeds] for of in point]
-        mean: np.ndarray = np.mean(policies, axis=0)
-        return mean
+    def scores(metric: Any, dataset: str, point: Sequence[Seeds]) -> Any:
+        return np.mean([[problem_scores(metric, of[seed][dataset]) for seed in seeds] for of in point], axis=0)
 
     return [
         100 * weight * np.array([[scores(metric, dataset, point) for point in points] for metric in METRICS])
@@ -267,10 +251,8 @@ def _left_of(experiment: Experiment[LeftSpec], results: Results) -> Found:
             chosen = [place, *range(len(spec.compared), end)]
             for name, of_model in weights.items():
                 used = [model for model, weight in enumerate(of_model) if weight]
-                interval = left(
-                    [[column[:, chosen] for column in columns[model]] for model in used],
-                    [of_model[model] for model in used],
-                )
+                scores = [[column[:, chosen] for column in columns[model]] for model in used]
+                interval = left(scores, [of_model[model] for model in used])
                 own = interval.mixtures if name in models else ()
                 found[method, over, name] = (interval, "".join(mixed(of, labels[len(spec.compared) :]) for of in own))
     return found
@@ -292,7 +274,7 @@ def _halved(scores: np.ndarray, of_model: np.ndarray, rng: np.random.Generator) 
     at, _, avg, passed = _means(scores, half)
     chosen = envelope(at, avg, passed)
     at, own, avg, passed = _means(scores, ~half)
-    share = np.where(chosen.low == chosen.high, 0.0, _share(at, _take(avg, chosen.low), _take(avg, chosen.high)))
+    share = _share(at, avg, chosen.low, chosen.high)
     theta = own - share * _take(passed, chosen.low) - (1 - share) * _take(passed, chosen.high)
     known = ~np.isnan(chosen.passed).any(axis=0)
     return float((of_model @ theta)[known].mean()) if known.any() else math.nan

@@ -86,8 +86,7 @@ def load_config(
     Raises UserError if a file is missing or not YAML, a key or name is unknown, or a value has the wrong type or is out
     of bounds.
     """
-    config, _ = _loaded(scale, model, method, overrides, configs)
-    return config
+    return _loaded(scale, model, method, overrides, configs)[0]
 
 
 def _loaded(
@@ -238,10 +237,10 @@ def settings_of(stage: str, config: Config | Mapping[str, Any]) -> dict[str, Any
 
 
 def differences(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """One text for each setting whose value differs."""
+    """'key old -> new' for each setting whose value differs."""
     keys = [key for key in dict.fromkeys([*was, *now]) if was.get(key) != now.get(key)]
     code = {key: f"made by another version of {key.removeprefix('versions.')}" for key in keys if "versions." in key}
-    return [code.get(key, f"{key} was {was.get(key)}, is now {now.get(key)}") for key in keys]
+    return [code.get(key, f"{key} {was.get(key)} -> {now.get(key)}") for key in keys]
 
 
 def settings_of_run(folder: Path) -> dict[str, Any]:

@@ -116,11 +116,8 @@ def _remove_stale(path: Path) -> None:
 def _share(path: Path, umask: int) -> None:
     """Give a file that a library wrote for its user alone, as safetensors does, the mode that the umask leaves."""
     status = path.lstat()
-    mode = stat.S_IMODE(status.st_mode)
-    shared = mode | (0o777 if path.is_dir() else 0o666) & ~umask
-    written = path.is_dir() or status.st_nlink == 1  # the mode of a hard link is also that of its source
-    if written and not path.is_symlink() and shared != mode:
-        path.chmod(shared)
+    if not path.is_symlink() and (path.is_dir() or status.st_nlink == 1):  # a hard link's is also that of its source
+        path.chmod(stat.S_IMODE(status.st_mode) | (0o777 if path.is_dir() else 0o666) & ~umask)
 
 
 def _remove(path: Path) -> None:

@@ -141,5 +141,5 @@ class Layout:
 
 
 def record_of(file: Path) -> Path:
-    """The provenance file next to a parquet file."""
-    return file.with_suffix(f".{PROVENANCE}")
+    """The provenance file next to a parquet file; any other file is its own record."""
+    return file.with_suffix(f".{PROVENANCE}") if file.suffix == ".parquet" else file

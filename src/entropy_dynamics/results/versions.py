@@ -21,8 +21,8 @@ UNCOUNTED = ("ctx", "kind", "level", "module", "type_comment")  # fields of synt
 
 @cache
 def first_versions() -> frozenset[str]:
-    """The versions of all code when versions were first recorded: results without one are taken for theirs."""
-    return frozenset(files(__package__).joinpath("first_versions.txt").read_text(encoding="utf-8").split())
+    """The versions of code whose results are those of before versions were recorded; these are no settings."""
+    return frozenset(files(__package__).joinpath("first_versions.txt").read_text(encoding="utf-8").split()[1::2])
 
 
 @cache
@@ -102,14 +102,11 @@ def _without(node: ast.stmt, names: tuple[str, ...]) -> ast.stmt:
     return ast.ClassDef(**{**dict(ast.iter_fields(node)), "body": kept})
 
 
-def _is_docstring(node: Any) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-
-
 def _plain(value: Any, package: str) -> Any:
     """A syntax tree as lists, the same for every version of Python and wherever the package's modules are."""
     if isinstance(value, list):
-        return [_plain(each, package) for each in value if not _is_docstring(each)]
+        is_text = [isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant) for each in value]  # docstrings
+        return [_plain(each, package) for each, left_out in zip(value, is_text, strict=True) if not left_out]
     if not isinstance(value, ast.AST):
         return "a module" if str(value).startswith(f"{package}.") else repr(value)
     fields = [(name, each) for name, each in ast.iter_fields(value) if name not in UNCOUNTED]

@@ -1,6 +1,5 @@
 """Helpers shared by stages: preliminary checks, prompts, grades, and tables with their provenance."""
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -37,24 +36,8 @@ def check_inputs(layout: Layout, target: Path, inputs: Mapping[Path, str]) -> No
 
 def check_replaceable(result: Path, stage: str, config: Config | Mapping[str, Any]) -> None:
     """Raise UserError if `result` exists and was made with other settings. (Snakemake removes outputs before a job.)"""
-    record = record_of(result) if result.suffix == ".parquet" else result
-    if result.is_file() and made_with(record, stage) != settings_of(stage, config):
+    if result.is_file() and made_with(result) != settings_of(stage, config):
         raise UserError(f"{result} was made with another config; give another folder to keep both, or delete it")
-
-
-def new_settings(result: Path, stage: str, settings: Mapping[str, Any]) -> list[str]:
-    """The settings of a stage that are not those of its existing result, as 'key old -> new'."""
-    was = made_with(record_of(result) if result.suffix == ".parquet" else result, stage)
-    if not was:
-        return []
-    if re.fullmatch(r"T[\d.]+", result.parent.name):  # samples at another temperature than the config's
-        was = was | {"evaluation.temperature": settings["evaluation.temperature"]}
-    changed = []
-    for key in dict.fromkeys([*was, *settings]):
-        if (old := was.get(key)) != (new := settings.get(key)):
-            code = key.startswith("versions.")
-            changed.append(f"{key.removeprefix('versions.')} changed" if code else f"{key} {old} -> {new}")
-    return changed
 
 
 def make_prompts(

@@ -6,7 +6,6 @@ from typing import Any
 import pandas as pd
 
 from entropy_dynamics.config import Config
-from entropy_dynamics.config.schema.data import ADVICE as ADVICE
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import read_json, write_json
@@ -43,7 +42,8 @@ def pass_gate(config: Config, layout: Layout, seed: int, ranks: Ranks, record: M
     if record is None and not file.is_file():
         if not any(config.gate.model_dump().values()):
             return  # of a version before the gate
-        raise UserError(f"no {file}, which gate bounds; make it with: entropy-dynamics pass_rates --seed {seed}")
+        made = layout.command(f"pass_rates --seed {seed}")
+        raise UserError(f"no {file}, whose numbers the config bounds in gate; make it with: {made}")
     recorded = read_json(file) if record is None else record
     now = {**recorded, "bounds": config.gate.model_dump(), "faults": config.gate.faults(recorded["measured"])}
     if ranks.is_main and now != recorded:

@@ -3,7 +3,8 @@
 No torch is imported here, so that a mistake is reported at once.
 """
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,19 @@ from entropy_dynamics.results.layout import CONFIG, FACTS, PROVENANCE, Layout, r
 from entropy_dynamics.sections import LOCATION
 
 
-def made_with(record: Path, stage: str) -> dict[str, Any] | None:
+def made_with(result: Path) -> Any:
     """The settings in the record of a stage's result; None if it has none."""
-    if not record.is_file():
+    if not (record := record_of(result)).is_file():
         return None
-    if record.name == CONFIG:
-        return settings_of_run(record.parent)
-    settings: dict[str, Any] | None = read_json(record).get("config")
-    return settings
+    return settings_of_run(record.parent) if record.name == CONFIG else read_json(record).get("config")
+
+
+def new_settings(result: Path, settings: Mapping[str, Any]) -> list[str]:
+    """The `differences` of a stage's settings from those of its existing result."""
+    was = made_with(result)
+    if was and re.fullmatch(r"T[\d.]+", result.parent.name):  # samples at another temperature than the config's
+        was = was | {"evaluation.temperature": settings["evaluation.temperature"]}
+    return differences(was, settings) if was else []
 
 
 def check_chain(
@@ -32,44 +38,39 @@ def check_chain(
 
     `load` returns the config of the scale, of a model or of a run. Missing results are left to the stage.
     """
-    config, where = load(), layout.root.parent
-    options = f"--scale {config.scale}" + f" --results {where}" * (where != Path("results"))
+    config = load()
 
-    def check(result: Path, record: Path, command: str, *run: str) -> None:
-        if changes := _changes(layout, record, command.split()[0], load(*run)):
+    def check(result: Path, command: str, *run: str) -> None:
+        if changes := _changes(layout, result, command.split()[0], load(*run)):
             more = f" and {len(changes) - 1} more" * (len(changes) > 1)
-            remedy = f"delete it, and make it again with: entropy-dynamics {command} {options}"
-            raise UserError(f"{result} was made from something else: {changes[0]}{more}; {remedy}")
+            made = result.parent if result.name in (FACTS, CONFIG) else result
+            remedy = f"delete it, and make it again with: {layout.command(command)}"
+            raise UserError(f"{made} was made from something else: {changes[0]}{more}; {remedy}")
 
-    check(layout.problems_report, layout.problems_report, "problems")
+    check(layout.problems_report, "problems")
     if stage == "model":
         return
     trained, filtered = stage == "train" or method != BASE, config.pass_rates.model
     for name in dict.fromkeys([filtered, model] if trained else [model]):
         number = config.untrained(name, seed)
-        folder = layout.model(name, number)
-        check(folder, folder / FACTS, f"model --model {name} --seed {number}", name)
+        check(layout.model(name, number) / FACTS, f"model --model {name} --seed {number}", name)
     if trained:
         number = config.untrained(filtered, seed)
-        rates = layout.pass_rates(number)
-        check(rates, record_of(rates), f"pass_rates --seed {number}", filtered)
+        check(layout.pass_rates(number), f"pass_rates --seed {number}", filtered)
     if trained and stage != "train":
-        folder = layout.run(model, method, seed)
         run = f"train --model {model} --method {method} --seed {seed}"
-        check(folder, folder / CONFIG, run, model, method)
+        check(layout.run(model, method, seed) / CONFIG, run, model, method)
 
 
-def _changes(layout: Layout, record: Path, stage: str, config: Config) -> list[str]:
+def _changes(layout: Layout, result: Path, stage: str, config: Config) -> list[str]:
     """How the settings and the inputs of a result differ from those of now; none without a record."""
-    if (was := made_with(record, stage)) is None:
+    if (was := made_with(result)) is None:
         return []
     # Other samples of a policy are no reason to train it again.
     free = [*marked_keys(LOCATION), *(EVALUATED if stage == "train" else ())]
-    kept = [
-        {key: value for key, value in each.items() if not is_within(key, free)}
-        for each in (was, settings_of(stage, config))
-    ]
-    listing = record.with_name(PROVENANCE) if stage == "train" else record
+    both = was, settings_of(stage, config)
+    kept = [{key: value for key, value in each.items() if not is_within(key, free)} for each in both]
+    listing = result.with_name(PROVENANCE) if stage == "train" else record_of(result)
     inputs = read_json(listing).get("inputs", {}) if listing.is_file() else {}
     files = {layout.here(name, config.scale): digest for name, digest in inputs.items()}
     changed = [file for file, digest in files.items() if file.is_file() and sha256(file) != digest]

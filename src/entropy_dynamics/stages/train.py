@@ -73,6 +73,7 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
     if note := method.on_policy_note if config.training.on_policy else None:
         ranks.note(note)
     run = {"model": model_name, "method": method_name, "seed": seed, "note": note, "ranks": ranks.size}
+    run["versions"] = versions_of(config)
 
     with ExitStack() as stack:
         trackers = stack.enter_context(Trackers(config, layout, method_name, seed, enabled=ranks.is_main))
@@ -152,7 +153,6 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
                 write_json(directory / "policy" / FACTS, facts)
                 write_parquet(directory / METRICS, pd.DataFrame(rows))
                 write_text(directory / CONFIG, to_yaml(config))
-                run["versions"] = versions_of(config)
                 more = chosen | ({"earlier_steps_by": checkpoints.earlier} if checkpoints.earlier else {})
                 write_json(directory / PROVENANCE, run | record | {"outputs": other_hashes(directory)} | more)
         del weights  # in host memory, which the evaluation may need

@@ -215,7 +215,7 @@ def _parsed(value: Any, form: re.Pattern[str]) -> Any:
     """The value that a text of this form stands for. Raises ValueError if it is neither JSON nor Python's repr."""
     if not (isinstance(value, str) and form.match(value)):
         return value
-    with suppress(ValueError):
+    with suppress(ValueError, RecursionError):
         return json.loads(value)
     for text in (value, re.sub(r"\}\s*\n\s*\{", "}, {", re.sub(r"\barray(?=\()|,\s*dtype=object(?=\))", "", value))):
         with suppress(ValueError, SyntaxError, RecursionError, MemoryError):  # the second: of numpy's arrays

@@ -55,11 +55,10 @@ class Chain:
             for path in paths:
                 self.findings.guarded(check, path)
 
-    def _config(self, *run: str, overrides: Sequence[str]) -> Config:
-        """The config of a model or a run; of a run, whatever its name says."""
+    def _config(self, *run: str, overrides: Sequence[str]) -> Any:
+        """The config of a model or a run, in which the values in a run's name win over `overrides`."""
         said = [entry for method in run[1:] for entry in settings_in(method)]
-        config: Config = of_configs(load_config, self.config.scale, *run, overrides=[*overrides, *said])
-        return config
+        return of_configs(load_config, self.config.scale, *run, overrides=[*overrides, *said])
 
     def _folders(self, *patterns: str) -> list[Path]:
         return [path for pattern in patterns for path in sorted(self.layout.root.glob(pattern)) if path.is_dir()]
