@@ -49,7 +49,7 @@ notebooks: .venv/ready  ## JupyterLab in the browser: the theory with sliders, a
 	$(BIN)/jupyter lab --ServerApp.root_dir="$$PWD" notebooks/theory.ipynb
 
 test: .venv/ready  ## all tests, including the whole smoke scale; those of vLLM are skipped
-	$(PYTEST) --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder  # in the order of tests/conftest.py
+	$(PYTEST) --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder  # in the order of tests/conftest.py
 
 test-long: .venv/ready  ## tests of minutes to an hour each: processes killed at 50 moments, long fuzzing (docs/reliability.md)
 	$(PYTEST) -m long -rs

@@ -56,6 +56,8 @@ DISTINCT_METHODS = [name for name in METHODS if not name.startswith("s_star") or
 pytest_plugins = ["recorded_results", "fault_harness"]
 # Minutes in few tests, most of it in other processes: dealt out first, so that no worker is left with one at the end.
 LONGEST = ("ranks", "gpu_check", "kills", "token_stats_triton", "time_limit", "disks")
+# Tests of seconds that share nothing: dealt out one by one at the end, so that all workers are busy until then.
+DEALT_OUT = ("test_reference_runs",)
 # Every method's training step, and the tests of each module that is annotated; none passes a wrong shape on purpose.
 TYPED = {
     "test_shapes",
@@ -80,7 +82,12 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(items):
-    items.sort(key=lambda item: item.path.stem not in [f"test_{name}" for name in LONGEST])
+    """For `--dist loadgroup`: a file goes to one worker as a whole, except for the tests of DEALT_OUT, which come last."""
+    longest = [f"test_{name}" for name in LONGEST]
+    items.sort(key=lambda item: (item.path.stem not in longest) + (item.path.stem in DEALT_OUT))
+    for item in items:
+        if item.path.stem not in DEALT_OUT:
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
     if find_spec("vllm") is None:
         for item in items:
             if item.get_closest_marker("vllm"):

@@ -10,7 +10,7 @@ import pytest
 
 from conftest import ROOT
 from entropy_dynamics.analysis.problem_scores import score_columns
-from entropy_dynamics.analysis.published_runs import RUN, read_run
+from entropy_dynamics.analysis.published_runs import RUN, parts_of, read_run
 from entropy_dynamics.analysis.run_data import Results, Samples
 from entropy_dynamics.analysis.scores import scores_frame
 from entropy_dynamics.analysis.statistics import Interval, score_interval
@@ -27,7 +27,14 @@ KINDS = ("counts", "metrics")
 NOT_PUBLISHED = ("unique_", "majority_")  # claims about answers, which counts do not tell
 
 
-@pytest.mark.parametrize("folder", [name for name, run in RUNS.items() if run.verdicts])
+def weight(folder: str) -> int:
+    return sum((part / "counts.parquet").stat().st_size for part in parts_of(REFERENCE / folder))
+
+
+JUDGED = sorted((name for name, run in RUNS.items() if run.verdicts), key=weight, reverse=True)  # the longest first
+
+
+@pytest.mark.parametrize("folder", JUDGED)
 def test_all_verdicts_follow_from_what_is_published(folder, tmp_path, monkeypatch, capsys):
     """As a reader would: `restore`, and the command that it prints, or `controls` in its place."""
     for name in ("configs", "experiments"):
@@ -78,7 +85,7 @@ def test_the_page_of_controls_has_the_numbers_of_the_verdicts():
         for text, value in zip(shown, values, strict=True):
             assert abs(float(text) - value) < 0.501 * 10 ** -len(text.partition(".")[2]), (shown, values)
 
-    metrics = pd.read_parquet(reference / "laptop/controls/seeds-0-4" / "metrics.parquet")
+    metrics = pd.read_parquet(reference / "laptop/controls/seeds-0-4/metrics.parquet")
     last = metrics[metrics["step"] >= 45].groupby(["model", "method", "seed"])["entropy"].mean()
     medians = last.groupby(["model", "method"]).median()
     for name, method in {
@@ -93,7 +100,7 @@ def test_the_page_of_controls_has_the_numbers_of_the_verdicts():
         "rejection-sampling fine-tuning": "rft",
     }.items():
         check([rows[name][place][0] for place in (0, 3)], [medians[model, method] for model in (MODEL, OTHER)])
-    entries = json.loads((reference / "desk/controls/pooled" / "controls.json").read_text())
+    entries = json.loads((reference / "desk/controls/pooled/controls.json").read_text())
     entries = {entry["id"]: [entry[part] for part in ("effect", "low", "high")] for entry in entries}
     for method in ("B", "V"):
         for name, comparison in {
@@ -150,6 +157,7 @@ def arms(tmp_path_factory):
     return Results(root, "laptop", dict(config.seeds) | {"tables": 5, "extras": 5}), folder
 
 
+@pytest.mark.xdist_group("arms")
 @pytest.mark.parametrize(
     "table", sorted(path.stem for path in (ROOT / "docs/reference/laptop/methods/seeds-50-54").glob("*.csv"))
 )

@@ -220,7 +220,7 @@ def _grouped_claims(config: Config) -> Iterator[dict[tuple[str, str], str]]:
     """Of each claim in all folders: (model, method) -> its group."""
     numbers = {"tables": 1, "extras": 2, "pilot": 1}  # so that the last seed of a method tells its group
     groups = {0: "tables", 1: "extras", FIRST_PILOT_SEED: "pilot"}
-    for claim in chain.from_iterable(load_claims(config.scale, numbers, folder=folder) for folder in (None, *FOLDERS)):
+    for claim in chain.from_iterable(load_claims(config.scale, numbers, folder=folder) for folder in (None, *JUDGED)):
         last = dict(sorted((run.path[:2], run.seed) for run in claim.all_runs() if run.method != BASE))
         yield {arm: groups[seed] for arm, seed in last.items()}
 
