@@ -82,7 +82,7 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(items):
-    """For `--dist loadgroup`: a file goes to one worker as a whole, except for the tests of DEALT_OUT, which come last."""
+    """For `--dist loadgroup`: a file goes to one worker as a whole, but the tests of DEALT_OUT, which come last."""
     longest = [f"test_{name}" for name in LONGEST]
     items.sort(key=lambda item: (item.path.stem not in longest) + (item.path.stem in DEALT_OUT))
     for item in items:
