@@ -50,9 +50,8 @@ def _config(options: argparse.Namespace) -> Config:
 def _check_chain(options: argparse.Namespace, stage: str, model: str, method: str = BASE, seed: int = 0) -> None:
     from entropy_dynamics.stages.inputs import check_chain
 
-    check_chain(
-        _layout(options), partial(load_config, options.scale, overrides=options.set), stage, model, method, seed
-    )
+    load = partial(load_config, options.scale, overrides=options.set)
+    check_chain(_layout(options), load, stage, model, method, seed)
 
 
 def _scale_by_name(folder: Path) -> str:

@@ -144,7 +144,7 @@ expect(
     seconds=COSTS | {name: COSTS["draw"] for name in EXPERIMENTS if COSTS},
     threads=SCALE_CONFIG.threads if SCALE_CONFIG.hardware.device == "cpu" else None,
     no_rule_for=no_rule_for,
-    changes=lambda *new: changes(*new),
+    changes=lambda *new: changes(*new),  # defined below
     page=[Path(sys.executable).with_name("entropy-dynamics").as_posix(), *PAGE.split()],
 )
 

@@ -321,8 +321,7 @@ def _names(files: Sequence[Path]) -> list[str]:
 
 def _spans(chosen: np.ndarray) -> str:
     """The chosen k, counted from 1: '1 to 10, 60'."""
-    edges = np.flatnonzero(np.diff(chosen, prepend=False, append=False))
-    spans = edges.reshape(-1, 2)
+    spans = np.flatnonzero(np.diff(chosen, prepend=False, append=False)).reshape(-1, 2)
     return ", ".join(f"{start + 1} to {end}" if end > start + 1 else f"{end}" for start, end in spans)
 
 
