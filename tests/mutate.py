@@ -194,7 +194,7 @@ def noticed(path: Path, tree: ast.Module, tests: list[str], limit: float) -> boo
     if child == 0:
         code = 1
         try:
-            signal.setitimer(signal.ITIMER_REAL, limit)  # nobody handles it, so it ends the process
+            signal.setitimer(signal.ITIMER_PROF, limit)  # of CPU time; nobody handles it, so it ends the process
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, 1)
             os.dup2(nowhere, 2)
