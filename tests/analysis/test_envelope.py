@@ -1,6 +1,6 @@
 """What is left of a gain in Pass@K at equal Avg@K over the envelope of a baseline's points."""
 
-from itertools import product
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -34,6 +34,7 @@ def test_a_point_with_less_avg_and_less_pass_is_not_mixed():
     assert (found.passed, found.low, found.high) == (60, 1, 1)
 
 
+@pytest.mark.filterwarnings("error")
 def test_the_envelope_is_the_highest_of_all_mixtures():
     """By trying all pairs, also with ties."""
     rng = np.random.default_rng(0)
@@ -67,31 +68,38 @@ def test_left_without_any_noise():
 def test_beyond_and_at_most():
     beyond = left([columns((31, 75), *POINTS.T)])
     assert np.isnan(beyond.value)
-    assert beyond.verdict() == "beyond"
+    assert (beyond.verdict(), beyond.seeds) == ("beyond", 6)
     at_most = left([columns((8, 85), *POINTS.T)])
     assert (at_most.value, at_most.spare) == pytest.approx((5, 2))
     assert at_most.verdict() == "undecided"  # with its Avg@K to spare the baseline could have more Pass@K
     assert left([columns((8, 82), *POINTS.T)]).verdict() == "less than 3 points left"
+    more = columns((7, 85), *POINTS.T)
+    assert left([columns((8, 85), *POINTS.T), more]).spare == pytest.approx(3)
+    assert left([more, columns((14, 85), *POINTS.T)]).spare == pytest.approx(3)
+    assert left([columns((10, 85), *POINTS.T)]).single == pytest.approx(5)  # a point at the same Avg@K
 
 
 def test_the_verdict_needs_the_whole_interval():
     assert Left(2, 0.1, 4).verdict() == "left"
     assert Left(2, -0.1, 4).verdict() == "undecided"
+    assert Left(2, 0, 4).verdict() == Left(2, -0.1, 3).verdict() == "undecided"
     assert Left(-2, -4, -1).verdict() == "less than 3 points left"
 
 
-def test_over_a_single_point_the_interval_is_that_of_paired_differences():
+@pytest.mark.parametrize("seeds", [4, 12])
+def test_over_a_single_point_the_interval_is_that_of_paired_differences(seeds):
     """No choice is left, so nothing is corrected; problems do not vary, so the error is that of the seeds."""
     rng = np.random.default_rng(0)
-    gains = rng.normal(5, 2, 12)
-    scores = columns((14, 0), (15, 0), seeds=12)
+    gains = rng.normal(5, 2, seeds)
+    scores = columns((14, 0), (15, 0), seeds=seeds)
     for column in scores:
         column[1, 0] += gains[:, None] / 2
     found = left([scores])
-    standard_error = gains.std(ddof=1) / 12**0.5
+    assert found.single == pytest.approx(gains.mean())
+    standard_error = gains.std(ddof=1) / seeds**0.5
     assert found.value == pytest.approx(gains.mean(), abs=0.1)
     assert found.standard_error == pytest.approx(standard_error, rel=0.05)
-    assert found.high - found.value == pytest.approx(t_quantile(11) * found.standard_error)
+    assert found.high - found.value == pytest.approx(t_quantile(seeds - 1) * found.standard_error)
     assert found.error == pytest.approx(0, abs=1e-9)
 
 
@@ -111,6 +119,62 @@ def test_the_error_of_the_problems_by_hand():
     assert (low, high) == pytest.approx((found.value, found.value))
 
 
+def test_the_error_of_the_problems_includes_that_of_the_mixture():
+    """At a slope of -1, d is -0.3 (P + A) of the low point and -0.7 (P + A) of the high one; of models, the mean."""
+    scores = columns((17, 70), (10, 80), (20, 70))
+    half, quarter = np.tile([1.0, -1.0], 4), np.tile([1.0, 1.0, -1.0, -1.0], 2)
+    scores[0][1, 1] += 3 * half
+    scores[0][0, 1] += quarter
+    scores[1][1, 2] += 2 * quarter
+    scores[1][0, 2] -= half
+
+    def error(held):
+        return t_quantile(7) / 1.959964 * (sum(of.var(ddof=1) for of in held) / 8) ** 0.5
+
+    held = [-0.3 * (3 * half + quarter), -0.7 * (2 * quarter - half)]
+    assert left([scores]).error == pytest.approx(error(held), rel=1e-5)
+    single = columns((14, 75), (15, 70), (16, 0))  # of a single point what a problem has in Avg@K has no price
+    single[0][1, 0] += half
+    single[0][0, 0] += 5 * quarter
+    assert left([single]).error == pytest.approx(error([half]), rel=1e-5)
+    both = left([scores, single])
+    assert both.error == pytest.approx(error([held[0] / 2 + half / 2, held[1] / 2]), rel=1e-5)
+
+
+@pytest.mark.filterwarnings("error")
+def test_halves_of_the_seeds_by_all_splits():
+    """Of five seeds two choose the points and three set the share and are compared, in ten ways."""
+    rng = np.random.default_rng(1)
+    of_seed = np.array([(14, 75), *POINTS.T], float).T[:, :, None] + rng.normal(0, 4, (2, 5, 5))
+    expected = []
+    for chosen in combinations(range(5), 2):
+        here = of_seed[:, :, [*chosen]].mean(axis=-1)
+        there = of_seed[:, :, [seed for seed in range(5) if seed not in chosen]].mean(axis=-1)
+        mixture = envelope(here[0, 0], here[0, 1:], here[1, 1:])
+        low, high = there[:, 1 + mixture.low], there[:, 1 + mixture.high]
+        share = 0.0 if mixture.low == mixture.high else np.clip((high[0] - there[0, 0]) / (high[0] - low[0]), 0, 1)
+        expected.append(there[1, 0] - share * low[1] - (1 - share) * high[1])
+    found = left([[np.repeat(of_seed[..., None], 3, axis=-1)]])
+    assert found.halved == pytest.approx(np.mean(expected), abs=4 * np.std(expected) / 2000**0.5)
+
+
+def test_points_are_those_of_the_mean_over_seeds():
+    """However the resamples choose."""
+    rng = np.random.default_rng(2)
+    of_seed = np.array([(14, 75), *POINTS.T], float).T[:, :, None] + rng.normal(0, 6, (2, 5, 6))
+    means = of_seed.mean(axis=-1)
+    exact = envelope(means[0, 0], means[0, 1:], means[1, 1:])
+    found = left([[np.repeat(of_seed[..., None], 3, axis=-1)]])
+    assert found.mixtures == [(exact.low, exact.high, pytest.approx(float(exact.share)))]
+    enough = means[0, 1:] >= means[0, 0]
+    assert found.single == pytest.approx(means[1, 0] - means[1, 1:][enough].max())
+    assert found.value == pytest.approx(means[1, 0] - exact.passed, abs=3)
+    of_seed[0, 0] -= 20  # with more Avg@K everywhere
+    means = of_seed.mean(axis=-1)
+    found = left([[np.repeat(of_seed[..., None], 3, axis=-1)]])
+    assert found.spare == pytest.approx(means[0, 1:].min() - means[0, 0])
+
+
 def test_models_are_averaged_or_compared():
     one, other = columns((14, 75), *POINTS.T), columns((14, 73), *POINTS.T)
     assert left([one, other]).value == pytest.approx(2)
@@ -122,12 +186,18 @@ def test_sizes_are_pooled_by_inverse_variance():
     found = pooled([Left(6, spread=8, seeds=16, error=0.0), Left(3, spread=3, seeds=9, error=0.0)])  # errors 2 and 1
     assert found.value == pytest.approx((6 / 4 + 3) / (1 / 4 + 1))
     assert found.high - found.value == pytest.approx(t_quantile(15 + 8) / (1 / 4 + 1) ** 0.5)
+    assert (found.seeds, found.spare) == (16 + 9, 0)
+    parts = [Left(6, spread=8, seeds=16, error=0.0, spare=spare) for spare in (2.0, 0.0)]
+    assert pooled(parts).spare == 2
 
 
 def test_few_seeds_have_no_interval():
     found = left([columns((14, 75), *POINTS.T, seeds=2)])
-    assert found.value == pytest.approx(3)
+    assert (found.value, found.halved, found.seeds) == (pytest.approx(3), pytest.approx(3), 2)
     assert np.isnan(found.low)
+    assert np.isnan(found.detectable())
+    three = left([columns((14, 75), *POINTS.T, seeds=3)])
+    assert (three.low, three.detectable()) == pytest.approx((3, 0))
 
 
 def test_what_can_be_detected():

@@ -11,8 +11,11 @@ from scipy import stats
 from entropy_dynamics.analysis.problem_scores import pass_curve
 from entropy_dynamics.analysis.statistics import (
     Interval,
+    averaged,
     holm,
     mean_interval,
+    problem_variance,
+    rounded,
     score_interval,
     seed_interval,
     seeds_needed,
@@ -46,6 +49,8 @@ def test_two_seeds_have_no_interval():
         assert math.isnan(found.p)
         assert math.isnan(found.detectable())
         assert np.isfinite(found.value)
+        assert found.seeds == 2
+    assert math.isnan(share_interval(np.ones((2, 30))).low)
 
 
 def test_five_seeds_by_hand():
@@ -57,7 +62,7 @@ def test_five_seeds_by_hand():
     )
 
 
-@pytest.mark.parametrize("seeds", [6, 8, 9, 12, 20])
+@pytest.mark.parametrize("seeds", [6, 8, 9, 12, 20, 60])
 def test_more_seeds_lie_between_order_statistics_of_the_binomial(seeds):
     """The ends are between the order statistics whose levels enclose 95 %, nearer to the inner the nearer its level."""
     inner, outer = stats.binom.interval(0.95, seeds, 0.5), None
@@ -68,6 +73,27 @@ def test_more_seeds_lie_between_order_statistics_of_the_binomial(seeds):
     assert ordered[outer - 1] <= found.low < ordered[outer]
     assert ordered[-outer] >= found.high > ordered[-outer - 1]
     assert inner[0] in (outer, outer + 1)
+
+
+def test_ends_between_order_statistics_by_hand():
+    """Levels with eight seeds: 1 - 2/2^8 and 1 - 18/2^8; with twelve: 1 - 158/2^12 and 1 - 598/2^12.
+
+    Excess levels over 0.95 are 0.675 and 0.10636 of their distance, which are shares of 0.93564 and 0.26312 of the gap.
+    """
+    for seeds, outer, inner, share in ((8, 1, 4, 0.935644), (12, 9, 16, 0.263119)):
+        found = seed_interval(np.arange(1, seeds + 1.0) ** 2)
+        assert found.low == pytest.approx((1 - share) * outer + share * inner, rel=1e-6)
+
+
+def test_only_differences_above_rounding_are_a_spread():
+    """Relative to values above 1, absolute below."""
+    for values, known in (
+        ([1e9, 1e9 + 0.2, 1e9 + 0.4], False),
+        ([1e9, 1e9 + 2, 1e9 + 4], True),
+        ([0.0, 2e-10, 4e-10], False),
+        ([0.0, 1.5e-9, 3e-9], True),
+    ):
+        assert math.isfinite(mean_interval(np.array(values)).low) == known
 
 
 def test_an_effect_that_all_seeds_agree_on_excludes_zero_whatever_its_size():
@@ -118,6 +144,7 @@ def test_seeds_needed_by_the_sign_test():
     assert one.detectable(5) == pytest.approx(stats.norm.ppf(0.9**0.2))
     assert (seeds_needed(one, 2.04), seeds_needed(one, 2.03)) == (5, 6)
     assert seeds_needed(one, 0.3) is None
+    assert [seeds_needed(one, one.detectable(seeds)) for seeds in (100, 101)] == [100, None]
     assert seeds_needed(Interval(spread=1.0, error=0.4), 1.0) is None  # problems alone: 0.4 * 3.24
 
 
@@ -154,6 +181,33 @@ def test_score_interval_by_hand():
     assert (found.low, found.high) == pytest.approx((scores.mean() - half, scores.mean() + half))
 
 
+def test_the_variance_of_two_problems_by_hand():
+    """Means 0.2 and 0.6, a variance of 0.08; residuals of 0.1, an interaction of 0.04 with one degree of freedom."""
+    scores = np.array([[0.3, 0.5], [0.1, 0.7]])
+    share = (stats.t.ppf(0.975, 1) / stats.norm.ppf(0.975)) ** 2 / 2
+    assert problem_variance(scores) == pytest.approx(share * (0.08 - 0.04 / 2))
+    assert score_interval([scores[0]]).error == pytest.approx((share * 0.02) ** 0.5)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_data_set_of_one_problem_has_no_interval():
+    one = np.array([[0.1], [0.3], [0.2]])
+    found = score_interval([one, np.full((3, 8), 0.5)])
+    assert found.value == pytest.approx(0.7)
+    assert math.isnan(found.low)
+
+
+@pytest.mark.parametrize("seeds", [3, 6])
+def test_repetitions_are_independent(seeds):
+    scores = np.random.default_rng(0).random((4, seeds, 4))
+    scores = scores * [[[0.2]], [[0]], [[0.9]], [[0]]] + np.array([0, 0, 0, 1])[:, None, None]
+    for interval in (lambda of: score_interval([of, of]), share_interval):
+        both = interval(scores)
+        for name in ("value", "low", "high", "spread", "error"):
+            alone = [float(getattr(interval(of), name)) for of in scores]
+            assert getattr(both, name).tolist() == pytest.approx(alone, nan_ok=True)
+
+
 def test_problems_widen_each_end_of_five_seeds():
     """3-4-5: the seeds' end 3 away and the problems' 4 make one that is 5 away."""
     found = Interval(0.0, -3.0, 6.0, error=0.0).widened(4 / stats.norm.ppf(0.975))
@@ -181,11 +235,13 @@ def test_a_single_untrained_model_varies_with_the_problems_only():
     )
 
 
+@pytest.mark.filterwarnings("error")
 def test_scores_without_any_difference():
     """All solved: Clopper-Pearson leaves a share of at least 0.025^(1/n); a difference has no interval."""
     always, never = share_interval(np.ones((3, 30))), share_interval(np.zeros(30))
     assert (always.value, always.low, always.high) == pytest.approx((1, 0.025 ** (1 / 30), 1))
     assert (never.value, never.low, never.high) == pytest.approx((0, 0, 1 - 0.025 ** (1 / 30)))
+    assert share_interval(np.ones(30)).low == pytest.approx(0.025 ** (1 / 30))
     same = score_interval([np.full((5, 30), 0.7) - 0.4])  # alike but for rounding
     assert same.value == pytest.approx(0.3)
     assert math.isnan(same.low)
@@ -212,6 +268,13 @@ def test_coverage_of_a_methods_scores(seeds, mean):
 
 
 # Other statistics
+
+
+def test_how_effects_are_written():
+    assert [averaged(seeds) for seeds in (3, 4, 5, 8)] == ["mean", "mean", "median", "median"]
+    assert (rounded(1234567.0, 6), rounded(math.nan, 6), rounded(-math.inf, 6)) == (1234570, None, None)
+    assert Interval(1, 0, 3).times(2).columns("gain") == {"gain": 2, "gain_low": 0, "gain_high": 6}
+    assert Interval(1, 0, 3, spread=4.0, seeds=9, error=3.0).times(2) == Interval(2, 0, 6, 8.0, 9, 6.0)
 
 
 def test_holm_by_hand():
@@ -270,6 +333,26 @@ def test_a_band_over_all_k_is_that_of_passk_inference():
     ):
         found = band.value[k - 1], band.low[k - 1], band.high[k - 1]
         assert found == pytest.approx((mean, low, high), abs=1.2e-4)
+
+
+def test_a_band_over_all_k_is_as_wide_as_the_largest_t_of_its_points():
+    """Seeds move two points alike and problems oppositely, so the quantile is bivariate t's; a third never differs."""
+    rng = np.random.default_rng(0)
+    seeds, problems = rng.standard_normal((6, 1)), rng.standard_normal((1, 40))
+    seeds, problems = (of - of.mean() for of in (seeds, problems))
+    seeds, problems = seeds / seeds.std(ddof=1) * 6**0.5, problems / problems.std(ddof=1) * 40**0.5  # errors of 1
+    columns = np.stack([seeds + problems, 2 * seeds - problems, 0 * (seeds + problems)])
+    band = simultaneous([columns])
+    points = [score_interval([of_k]) for of_k in columns[:2]]
+    errors = [point.standard_error for point in points]
+    t = stats.multivariate_t(shape=[[1, 1 / 10**0.5], [1 / 10**0.5, 1]], df=5)  # (2 - 1) / sqrt(2 * 5)
+    widths = (band.high - band.value)[:2] / errors
+    assert widths[0] == pytest.approx(widths[1])
+    assert t.cdf(widths[:1].repeat(2), lower_limit=-widths[:1].repeat(2)) == pytest.approx(0.95, abs=0.006)
+    assert np.isnan(band.low).tolist() == [False, False, True]
+    assert band.seeds == 6
+    alone = simultaneous([columns[:1]])
+    assert alone.high - alone.value == pytest.approx(stats.t.ppf(0.975, 5) * errors[0], rel=0.03)
 
 
 def test_a_band_over_all_k_covers_a_curve_where_its_points_do_not():

@@ -7,6 +7,7 @@ from entropy_dynamics.analysis.statistics import Interval, score_interval
 from entropy_dynamics.analysis.verdicts import Finding, correct_primary
 from entropy_dynamics.experiments.claims import load_claims
 from entropy_dynamics.experiments.load import Run
+from entropy_dynamics.results.files import write_json
 from single_claims import OTHER, finding, no_interval, write_curve, write_samples, write_scores
 from synthetic_results import DATASETS, MODEL, ROOT, STEPS
 
@@ -108,7 +109,7 @@ def test_steps_and_seconds_to_a_target_by_hand(tmp_path):
     write_curve(tmp_path, "clip_b", 1, accuracy=0.4, seconds_training=1.0)
     never = finding(steps, tmp_path)
     assert no_interval(never)
-    assert "the steps_to of clip_b is undefined" in never.reason
+    assert never.reason == "the steps_to of clip_b is undefined on these steps"
 
 
 def test_a_correlation_over_the_measured_steps(tmp_path):
@@ -127,6 +128,58 @@ def test_a_correlation_over_the_measured_steps(tmp_path):
     few = finding(claim, tmp_path)
     assert no_interval(few)
     assert "undefined on these steps (3, and it takes 8)" in few.reason
+    short = {"predicted_entropy_change": np.arange(9.0), "entropy_change": 2 * np.arange(9.0)}
+    for seed in range(5):
+        write_curve(tmp_path, "grpo", seed, steps=8, **{name: of[:8] for name, of in short.items()})
+    assert finding(claim, tmp_path).interval.value == pytest.approx(1)
+    write_curve(tmp_path, "grpo", 1, steps=8, predicted_entropy_change=0.0, entropy_change=short["entropy_change"][:8])
+    assert finding(claim, tmp_path).reason == "the correlation of grpo is undefined on these steps"
+    one_less = np.r_[np.arange(7.0), np.nan]
+    write_curve(tmp_path, "grpo", 1, steps=8, predicted_entropy_change=np.arange(8.0), entropy_change=one_less)
+    for statistic in ("correlation", "same_sign"):
+        few = finding(claim | {"statistic": statistic}, tmp_path)
+        assert few.reason == f"the {statistic} of grpo is undefined on these steps (7, and it takes 8)"
+
+
+def test_statistics_that_zeros_leave_undefined(tmp_path):
+    for seed in range(5):
+        write_curve(tmp_path, "grpo", seed, grad_norm=0.0, s_star_mean=0.0)
+    for statistic, columns in (
+        ("log_sd", ["grad_norm"]),
+        ("log_mean", ["grad_norm"]),
+        ("ratio", ["entropy", "s_star_mean"]),
+        ("ratio", ["grad_norm", "s_star_mean"]),
+    ):
+        found = finding(GRPO | {"statistic": statistic, "columns": columns, "above": 0}, tmp_path)
+        assert found.reason == f"the {statistic} of grpo is undefined on these steps"
+
+
+def test_one_step_has_a_mean_and_no_spread(tmp_path):
+    for seed in range(5):
+        write_curve(tmp_path, "grpo", seed, steps=1)
+    of_entropy = GRPO | {"columns": ["entropy"], "above": 0}
+    assert finding(of_entropy | {"statistic": "log_sd"}, tmp_path).reason.startswith("the log_sd of grpo is undefined")
+    last = finding(of_entropy | {"statistic": "mean", "window": "last_tenth"}, tmp_path)
+    assert list(last.by_seed) == pytest.approx([0.3] * 5)
+
+
+def test_spread_of_one_method_by_hand(tmp_path):
+    """Of 0, 0 and 3, with a mean of 1, the variance is 6 / 2."""
+    for seed in range(5):
+        write_curve(tmp_path, "grpo", seed, steps=3, grad_norm=np.array([0.0, 0.0, 3.0]))
+    found = finding(GRPO | {"statistic": "log_sd", "columns": ["grad_norm"], "above": 0}, tmp_path)
+    assert list(found.by_seed) == pytest.approx([np.log(3) / 2] * 5)
+
+
+def test_tenths_of_a_short_run_are_single_steps(tmp_path):
+    """Of 15 steps."""
+    entropy = np.r_[0.4, np.full(13, 9.0), 0.1]
+    for seed in range(5):
+        write_curve(tmp_path, "grpo", seed, steps=15, entropy=entropy)
+    drop = finding(GRPO | {"statistic": "drop", "columns": ["entropy"], "above": 0}, tmp_path)
+    assert list(drop.by_seed) == pytest.approx([0.75] * 5)
+    last = {"statistic": "mean", "columns": ["entropy"], "above": 0, "window": "last_tenth"}
+    assert list(finding(GRPO | last, tmp_path).by_seed) == pytest.approx([0.1] * 5)
 
 
 def test_signs_agree_beyond_chance(tmp_path):
@@ -136,6 +189,12 @@ def test_signs_agree_beyond_chance(tmp_path):
         changes = {"predicted_entropy_change": predicted, "entropy_change": realized * (1 + seed)}
         write_curve(tmp_path, "grpo", seed, **changes)
     assert finding("corollary4_sign", tmp_path).interval.value == pytest.approx(4 / 5 - 14 / 25)
+    for seed in range(5):  # zero is no fall
+        zeros = {name: np.where(of > 0, 0, of) for name, of in changes.items()}
+        write_curve(tmp_path, "grpo", seed, **zeros)
+    assert finding("corollary4_sign", tmp_path).interval.value == pytest.approx(4 / 5 - 14 / 25)
+    for seed in range(5):
+        write_curve(tmp_path, "grpo", seed, **{**changes, "entropy_change": realized * (1 + seed)})
     mean = finding("corollary4_mean", tmp_path).interval.value
     assert mean == pytest.approx(np.median([0.2e-4 * factor / -0.6e-4 for factor in (1, 2, 3, 4, 5)]))
 
@@ -231,7 +290,66 @@ def test_several_methods_on_one_side_count_as_their_mean(tmp_path):
     assert (found.verdict, found.interval.value) == ("holds", pytest.approx(5, abs=1.5))
 
 
+# Deciding
+
+
+@pytest.mark.parametrize(
+    ("ends", "claimed", "verdict"),
+    [
+        ((0.1, 2), (0, np.inf), "holds"),
+        ((0, 2), (0, np.inf), "inconclusive"),
+        ((0, 2), (-np.inf, 0), "inconclusive"),
+        ((0.1, 2), (-np.inf, 0), "does not hold"),
+        ((-2, 0), (-np.inf, 0), "inconclusive"),
+        ((-2, 0), (0, np.inf), "inconclusive"),
+        ((-2, -0.1), (0, np.inf), "does not hold"),
+        ((0.1, 2), (0, 1), "inconclusive"),
+        ((-2, 0.1), (0, 1), "inconclusive"),
+        ((0.1, 0.9), (0, 1), "holds"),
+        ((2, 3), (0, 1), "does not hold"),
+    ],
+)
+def test_an_interval_that_touches_the_threshold_decides_nothing(ends, claimed, verdict):
+    assert Finding(Interval(sum(ends) / 2, *ends)).decide(*claimed).verdict == verdict
+
+
+def test_the_reason_names_two_obstacles_and_counts_the_rest():
+    def reason(obstacles, missing):
+        names = [f"{place}.parquet" for place in range(missing)]
+        return Finding(obstacles=["a", "b", "c"][:obstacles], missing=names).decide(0, np.inf).reason
+
+    assert [reason(2, 0), reason(3, 0)] == ["a; b", "a; b; and 1 more"]
+    assert [reason(1, 1), reason(0, 2)] == ["0.parquet is missing; a", "0.parquet and 1 more files are missing"]
+
+
+def test_an_entry_of_claims_json():
+    """Six digits; null for what is unknown. Seeds that would detect an effect of 0.1 are more than a hundred."""
+    unclear = Interval(1 / 3, -1.0, 2.0, spread=1.0, seeds=5, error=0.0)
+    found = Finding(unclear, usable=[0, 2], by_seed=[1 / 3, 0.5]).decide(0, np.inf, 0.1)
+    rest = {"detectable": 2.03647, "range": [0, None], "seeds": 2, "by_seed": {"0": 0.333333, "2": 0.5}}
+    reason = "the interval includes the threshold; an effect of 0.1 takes more than 100 seeds"
+    about = {"id": "a", "statement": "b", "place": "c", "verdict": "inconclusive", "unit": "nats"}
+    effect = {"effect": 0.333333, "low": -1, "high": 2} | rest
+    assert found.entry("a", "b", "c", unit="nats") == about | effect | {"seeds_needed": 101, "reason": reason}
+    assert Finding(unclear, usable=[0]).decide(0, np.inf, 2.04).seeds_needed == 5
+    without = Finding(unclear).decide(0, np.inf, 0.1).entry("a", "b", "c")
+    assert (without["seeds"], without["by_seed"], without["seeds_needed"]) == (None, {}, None)
+    assert Finding(usable=[0], obstacles=["a"]).decide(0, np.inf).entry("a", "b", "c")["by_seed"] == {}
+
+
+def test_seeds_go_under_their_numbers_in_the_published_runs(tmp_path):
+    for seed in range(5):
+        write_curve(tmp_path, "grpo", seed, entropy=0.3 + 0.01 * seed)
+        write_curve(tmp_path, "clip_b", seed, entropy=0.6)
+    write_json(tmp_path / "seeds.json", [0, 1, 50, 51, 2])
+    assert finding(ENTROPY, tmp_path).usable == [0, 1, 50, 51, 2]
+
+
 # Missing and damaged files
+
+
+def test_without_any_run_there_is_no_verdict(tmp_path):
+    assert finding(ENTROPY, tmp_path).reason.endswith("and 9 more files are missing")
 
 
 def test_a_diverged_seed_is_named_and_allows_no_verdict(tmp_path):
@@ -299,7 +417,7 @@ def test_primary_outcomes_are_corrected_for_their_number():
     assert [claim.spec.label[:2] for claim in primary] == ["P1", "P2", "P3"]
 
     above = Interval(0.4, 0.1, 0.9)
-    open_ = Finding(Interval(0.1, -0.1, 0.9), by_seed=[0.1, -0.1, 0.2, 0.3, 0.1, 0.9, 0.5, 0.4]).decide(0, np.inf)
+    open_ = Finding(Interval(0.1, -0.1, 0.9), by_seed=np.full(8, 0.1)).decide(0, np.inf)
     findings = [Finding(above, by_seed=np.full(8, 0.4)), open_, Finding(above, by_seed=[0.4] * 5)]
     for each in (findings[0], findings[2]):
         each.decide(0, np.inf)
@@ -311,3 +429,21 @@ def test_primary_outcomes_are_corrected_for_their_number():
     assert findings[0].reason == f"on six seeds; {by_hand}"
     assert findings[2].reason.endswith("p = 0.12 after Holm's correction over 3 primary outcomes")  # 2 x 0.0625
     assert "Holm" not in findings[1].reason + other.reason
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_sign_tests_are_about_the_threshold_that_is_claimed(sign):
+    """Seven of eight seeds are beyond 1: 18 / 2^8. Of six beyond and two on it: 2 / 2^6. Without any seed: p = 1."""
+    claims = load_claims("smollm2", {"tables": 8, "extras": 5}, ROOT / "experiments" / "smollm2")
+    first = next(claim for claim in claims if claim.spec.primary)
+    bounds = sorted((sign, sign * np.inf))
+
+    def reason(effects) -> str:
+        by_seed = sign * np.array(effects)
+        found = Finding(Interval(sign * 1.5, *sorted((sign * 1.1, sign * 2))), by_seed=by_seed).decide(*bounds)
+        correct_primary([first], [found])
+        return found.reason.split("; ")[1]
+
+    assert reason([1.4] * 7 + [0.9]).startswith("p = 0.07 after")
+    assert reason([1.4] * 6 + [1.0] * 2).startswith("p = 0.031 after")
+    assert reason([]).startswith("p = 1 after")

@@ -160,3 +160,4 @@ def test_everywhere_is_decided_by_the_worst_data_set(tmp_path, exceptions, verdi
     found = finding("pass_over_avg_everywhere_clip_b", tmp_path)
     assert found.verdict == verdict
     assert f"the estimates of {6 - exceptions} of 6 are as claimed" in found.reason
+    assert np.median(found.by_seed) == pytest.approx(found.interval.value)

@@ -64,6 +64,14 @@ def test_a_draw_depends_on_the_generator_and_on_neither_padding_nor_size_of_scor
     assert torch.equal(dropped_by(name, REFERENCES[name], (halved, advantages, mask)), draws[0])
 
 
+@pytest.mark.parametrize(("name", "reference"), REFERENCES.items())
+def test_a_mask_of_any_type_gives_the_same_weights(name, reference):
+    stats, advantages, mask = batch(6)
+    method = load_method(name, **PARAMS[reference])
+    weights = [method.token_weights(stats, advantages, of, generator=seeded()) for of in (mask, mask.double())]
+    assert torch.equal(*weights)
+
+
 def test_a_random_mask_prefers_no_token():
     """Over 2,000 draws each negative token is dropped equally often, within five standard errors."""
     given = batch(4)

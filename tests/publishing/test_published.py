@@ -139,6 +139,7 @@ def test_metrics_of_all_runs_are_one_table(published):
     assert metrics["step"].tolist() == [*range(5)] * 2
     stored = pd.read_parquet(Run(MODEL, "grpo", 1).metrics_file(root))
     np.testing.assert_allclose(metrics.loc[metrics["seed"] == 1, "entropy"], stored["entropy"], rtol=1e-6)
+    assert [*metrics] == ["model", "method", "seed", "step", *stored.columns.drop("step")]
 
 
 def test_samples_of_all_evaluations_are_one_table(published):
@@ -153,6 +154,7 @@ def test_samples_of_all_evaluations_are_one_table(published):
     stored = pd.read_parquet(Run(OTHER, "clip_b", 3).evaluation_file(root, "aime24"))
     one = at_07.query(f"model == {OTHER!r} and method == 'clip_b' and seed == 3 and dataset == 'aime24'")
     pd.testing.assert_frame_equal(one[stored.columns].reset_index(drop=True), stored)
+    assert [*samples] == ["model", "method", "seed", "temperature", "dataset", *stored.columns]
 
 
 def test_samples_of_engines_with_and_without_log_probabilities_are_one_table(tmp_path):
@@ -257,10 +259,14 @@ def test_what_cannot_be_restored_is_one_line(published, tmp_path, capsys):
     counts, models = pd.read_parquet(out / "counts.parquet"), (out / "models.json").read_text()
     uneven = counts.assign(samples=np.arange(len(counts)) % 2 + 16)
     for damaged, message in (
-        (counts.assign(dataset="../../escaped"), "counts.parquet: dataset should have names"),
+        (counts.assign(dataset="../../escaped"), "counts.parquet: dataset should have names; get it again"),
+        (counts.assign(dataset=["..", *counts["dataset"][1:]]), "counts.parquet: dataset should have names"),
+        (counts.assign(seed="a"), "counts.parquet: seed should have numbers of 0 or more"),
+        (counts.assign(temperature=np.inf), "counts.parquet: temperature should have numbers of 0 or more"),
         (counts.drop(columns="seed"), "counts.parquet has no column 'seed'"),
         (uneven, "counts.parquet: an evaluation lacks problems or samples"),
         (pd.concat([counts, counts[:3]]), "counts.parquet has two rows of one problem"),
+        (pd.concat([counts, counts[:1].assign(correct=99)]), "counts.parquet has two rows of one problem"),
         (counts.assign(samples=0, correct=0), "counts.parquet: an evaluation lacks problems or samples"),
         (counts[counts["problem"] != 7], "counts.parquet: an evaluation lacks problems or samples"),
         (counts.assign(correct=counts["samples"] + 1), "counts.parquet: an evaluation lacks problems or samples"),
@@ -269,6 +275,9 @@ def test_what_cannot_be_restored_is_one_line(published, tmp_path, capsys):
         damaged.to_parquet(out / "counts.parquet")
         assert main(["restore", str(out), "--out", str(tmp_path / SCALE)]) == 2
         assert message in capsys.readouterr().err
+    (out / "counts.parquet").write_text("no")
+    assert main(["restore", str(out), "--out", str(tmp_path / SCALE)]) == 2
+    assert "): get it again" in capsys.readouterr().err
     counts.to_parquet(out / "counts.parquet")
     for text, message in (
         ("[]", "it should be a mapping"),
@@ -335,6 +344,20 @@ def test_one_untrained_model_counts_for_all_seeds(tmp_path, capsys):
     results = Results(tmp_path / "paper", "paper", {"tables": 4, "extras": 4, "pilot": 1})
     assert correct_of(results, "base", 1) == [[3, 0]]
     assert correct_of(results, "grpo", 4) == [[0, 1], [1, 1]] * 2
+
+
+def test_a_seed_counts_with_its_runs_and_not_with_their_rows(tmp_path):
+    """Two methods have seed 0; the one that alone has seed 1 has a data set more at that seed. Answers are unknown."""
+    more = Run(MODEL, "grpo", 1)
+    for dataset in ("aime25", "dapo500"):
+        write_evaluation(tmp_path / "in" / SCALE, more, dataset, np.ones((90, 8), bool))
+    folder = archived(tmp_path / "in", SCALE, {}, {0: [0, 1], 1: [2, 2]}, clip_b={0: [3, 3]})
+    assert main(["restore", folder, "--out", str(tmp_path / SCALE)]) == 0
+    results = Results(tmp_path / SCALE, SCALE, {"tables": 2, "extras": 2, "pilot": 1})
+    assert correct_of(results, "grpo", 2) == [[0, 1], [2, 2]]
+    restored = pd.read_parquet(more.evaluation_file(tmp_path / SCALE, "aime24"))
+    assert [*restored] == ["problem_id", "sample", "correct", "answer", "finish_reason"]
+    assert set(restored["answer"]) == set(restored["finish_reason"]) == {""}
 
 
 def test_seeds_of_untrained_models_alone_come_last(tmp_path, capsys):
@@ -420,12 +443,12 @@ def test_pilot_seeds_do_not_count_as_reported_ones(tmp_path, capsys):
 
 def test_pilot_seeds_of_several_folders_are_the_same_ones(tmp_path, capsys):
     """Every replication has the pilots 100, 101, ... beside its own seeds, here also one pilot more than the config."""
-    first = archived(tmp_path / "first", SCALE, {}, {0: [0, 1], 1: [0, 2]} | PILOTS | {102: [6, 6]})
+    first = archived(tmp_path / "first", SCALE, {}, {0: [0, 1], 1: [0, 2]} | PILOTS | {102: [6, 6], 104: [0, 4]})
     second = archived(tmp_path / "second", SCALE, {}, {200: [0, 3]} | {100: [5, 5]})
     assert main(["restore", first, second, "--out", str(tmp_path / SCALE)]) == 0
-    assert "seeds.tables=3 --set seeds.extras=3 --set seeds.pilot=3" in capsys.readouterr().out
-    results = Results(tmp_path / SCALE, SCALE, {"tables": 3, "extras": 3, "pilot": 3})
-    assert correct_of(results, "grpo", 3) == [[0, 1], [0, 2], [0, 3]]
+    assert "seeds.tables=4 --set seeds.extras=4 --set seeds.pilot=3" in capsys.readouterr().out
+    results = Results(tmp_path / SCALE, SCALE, {"tables": 4, "extras": 4, "pilot": 3})
+    assert correct_of(results, "grpo", 4) == [[0, 1], [0, 2], [0, 4], [0, 3]]  # 104 is no pilot, as 103 is not there
     pilots = [results.samples(Run(MODEL, "grpo", seed), "aime24").correct.tolist() for seed in (100, 101, 102)]
     assert pilots == [[7, 7], [8, 8], [6, 6]]
 

@@ -240,7 +240,7 @@ def rounded(number: float, digits: int) -> float | None:
 def holm(p: Float[np.ndarray, " comparison"]) -> Float[np.ndarray, " comparison"]:
     """p values adjusted for multiple comparisons (Holm 1979). NaN entries are not counted and stay NaN."""
     known = np.flatnonzero(~np.isnan(p))
-    ordered = known[np.argsort(p[known], kind="stable")]
+    ordered = known[np.argsort(p[known])]
     adjusted = np.full(len(p), np.nan)
     adjusted[ordered] = np.maximum.accumulate(p[ordered] * np.arange(len(ordered), 0, -1)).clip(max=1)
     return adjusted

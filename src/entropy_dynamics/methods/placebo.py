@@ -27,7 +27,7 @@ class _Placebo:
         self, stats: TokenStats, advantages: PerToken, mask: Mask, *, generator: Generator | None = None, **_: Any
     ) -> PerToken:
         reference = super().token_weights(stats, advantages, mask)  # type: ignore[misc]
-        response, priority = mask.bool(), -stats.logp.detach()
+        response, priority = mask.bool(), -stats.logp
         if self.random:  # an order of the response tokens, which depends on neither padding nor micro-batches
             order = permutation(int(response.sum()), generator).to(mask.device, torch.double)
             priority = torch.zeros_like(mask, dtype=torch.double).masked_scatter(response, order)

@@ -40,7 +40,7 @@ def counts_frame(results: Results) -> pd.DataFrame:
         numbers = {"problem": range(len(samples.correct)), "correct": samples.correct, "samples": samples.k}
         frames.append(pd.DataFrame(of | numbers))
     columns = [*KEYS, "temperature", "dataset", "problem"]
-    return pd.concat(frames).sort_values(columns, kind="stable", ignore_index=True).astype(COUNT_TYPES)
+    return pd.concat(frames).sort_values(columns).astype(COUNT_TYPES)
 
 
 def metrics_frame(results: Results) -> pd.DataFrame:
@@ -50,7 +50,7 @@ def metrics_frame(results: Results) -> pd.DataFrame:
         frame = read_parquet(path)
         numbers = frame.select_dtypes("float").astype(np.float32)
         frames.append(frame.assign(**numbers, **of))
-    frame = pd.concat(frames).sort_values([*KEYS, "step"], kind="stable", ignore_index=True)
+    frame = pd.concat(frames).sort_values([*KEYS, "step"])
     return frame[[*KEYS, "step", *frame.columns.difference([*KEYS, "step"], sort=False)]]
 
 
@@ -207,7 +207,7 @@ def _stack(path: Path, files: Sequence[File]) -> int:
     def table(of_method: Iterable[File]) -> pa.Table:
         frames = [(read_parquet(file), of) for file, of in of_method]
         identified = [frame.assign(**of)[[*of, *frame.columns]] for frame, of in frames]
-        return pa.Table.from_pandas(pd.concat(identified, ignore_index=True), preserve_index=False)
+        return pa.Table.from_pandas(pd.concat(identified), preserve_index=False)
 
     tables = (table(of_method) for _, of_method in groupby(files, lambda file: (file[1]["model"], file[1]["method"])))
     first, rows = next(tables), 0

@@ -105,7 +105,7 @@ class PolicyUpdate:
 
         backward(self.policy, self._micro_batches(batch), loss_of, self.config, self.ranks)
         gradient = [parameter.grad for parameter in self.policy.parameters()]
-        self.policy.zero_grad(set_to_none=True)
+        self.policy.zero_grad()
         return gradient
 
     def decide(
