@@ -11,6 +11,8 @@ from typing import Any, Self
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 from jaxtyping import Float, Int
 from pydantic import BaseModel, ConfigDict
 
@@ -28,7 +30,7 @@ from entropy_dynamics.experiments.load import (
     load_experiment,
 )
 from entropy_dynamics.experiments.specs import PaperValues, Spec
-from entropy_dynamics.results.files import read_json, read_parquet
+from entropy_dynamics.results.files import read_json, read_parquet, read_table
 from entropy_dynamics.results.layout import FACTS, SEEDS, Layout
 from entropy_dynamics.sections import parse
 from entropy_dynamics.tasks import GeneratedSet
@@ -105,11 +107,17 @@ Evaluated = dict[Arm, dict[int, dict[str, Samples]]]
 """Arm -> seed -> data set -> counts; all on the same problems."""
 
 
-def _votes(frame: pd.DataFrame, problem: np.ndarray, problems: int, k: int) -> dict[str, np.ndarray]:
+def _share(column: pa.ChunkedArray, text: str) -> float:
+    """The share of `text` in a column."""
+    return (pc.sum(pc.equal(column, text)).as_py() or 0) / len(column)
+
+
+def _votes(table: pa.Table, problem: np.ndarray, problems: int, k: int) -> dict[str, np.ndarray]:
     """Scores by the answers to each problem. Samples without a readable answer have no vote."""
-    if (frame["answer"] == "").all():  # restored from counts
+    if _share(table["answer"], "") == 1:  # restored from counts
         return dict.fromkeys(("majority", "unique", "answer_entropy"), np.full(problems, np.nan))
-    votes = frame.assign(problem=problem).groupby(["problem", "answer"])["correct"].agg(["size", "max"])
+    frame = table.select(["answer", "correct"]).to_pandas().assign(problem=problem)
+    votes = frame.groupby(["problem", "answer"])["correct"].agg(["size", "max"])
     right = votes.loc[votes["max"].astype(bool), "size"]
     share = right / right.groupby("problem").transform("sum")
     first = votes["size"] == votes.groupby("problem")["size"].transform("max")
@@ -239,21 +247,27 @@ class Results:
         return self._counted[path]
 
     def _count(self, path: Path) -> Samples:
-        frame = self._parquet(path, ("problem_id", "sample", "correct", "answer", "finish_reason"))
-        problem, ids = pd.factorize(frame["problem_id"], sort=True)
-        sample, numbers = pd.factorize(frame["sample"])
+        """Through Arrow, as some commands read thousands of small files."""
+        columns = ("problem_id", "sample", "correct", "answer", "finish_reason")
+        table = read_table(self._existing(path), columns, self._remedy("delete it and rerun", path))
+        coded = table["problem_id"].combine_chunks().dictionary_encode()
+        ids = coded.dictionary.to_numpy(zero_copy_only=False)
+        order = np.argsort(ids)
+        sample, numbers = pd.factorize(table["sample"].to_numpy())
         k = len(numbers)
-        complete = len(frame) and not frame[["problem_id", "sample", "correct"]].isna().any(axis=None)
+        complete = len(table) and not any(table[column].null_count for column in columns[:3])
+        problem = np.argsort(order)[coded.indices] if complete else order
         if not complete or (np.bincount(problem * k + sample, minlength=len(ids) * k) != 1).any():
             wrong = f"{path}: not every problem has the same number of samples"
             raise UserError(f"{wrong}; {self._remedy('delete it and rerun', path)}")
+        correct = table["correct"].to_numpy().astype(bool)
         return Samples(
-            ids=hashlib.sha256("\n".join(ids.astype(str)).encode()).hexdigest(),
-            correct=np.bincount(problem[frame["correct"].to_numpy(bool)], minlength=len(ids)),
+            ids=hashlib.sha256("\n".join(map(str, ids[order])).encode()).hexdigest(),
+            correct=np.bincount(problem[correct], minlength=len(ids)),
             k=k,
-            unreadable=float(frame["answer"].isna().mean()),
-            truncated=float((frame["finish_reason"] == "length").mean()),
-            **_votes(frame, problem, len(ids), k),
+            unreadable=table["answer"].null_count / len(table),
+            truncated=_share(table["finish_reason"], "length"),
+            **_votes(table, problem, len(ids), k),
         )
 
     def counts(self, experiment: Experiment[Spec], model: str | None = None, at: float | None = None) -> Evaluated:

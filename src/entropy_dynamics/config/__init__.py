@@ -191,7 +191,7 @@ def stored_as(scale: str, model: str, method: str, configs: Path = CONFIGS) -> s
     if not parameters or not (config_file("method", name, configs) and config_file("model", model, configs)):
         return method
     plain = _plain_run(scale, model, name, configs).items()
-    kept = [entry for entry in parameters if not dict(flatten(_entry(_dotted(entry)))).items() <= plain]
+    kept = [entry for entry in parameters if not _settings(entry).items() <= plain]
     return f"{name}@{','.join(kept)}" if kept else name
 
 
@@ -213,6 +213,11 @@ def configured_shorter_runs(
 @cache
 def _plain_run(scale: str, model: str, method: str, configs: Path) -> dict[str, Any]:
     return dict(flatten(_merged(scale, model, method, (), configs)[0]))
+
+
+@cache  # a command may name the same run thousands of times
+def _settings(parameter: str) -> dict[str, Any]:
+    return dict(flatten(_entry(_dotted(parameter))))
 
 
 def _dotted(parameter: str) -> str:

@@ -2,9 +2,10 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import cache
 from itertools import chain, groupby
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import pandas as pd
@@ -18,9 +19,12 @@ from entropy_dynamics.config.schema import FIRST_PILOT_SEED
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.experiments.claims import seeds_by_group
 from entropy_dynamics.experiments.load import Run
-from entropy_dynamics.results.files import read_json, read_parquet, save_parquet, write_json, written_whole
+from entropy_dynamics.results.files import read_json, read_parquet, save_parquet, save_table, write_json, written_whole
 from entropy_dynamics.results.layout import FACTS, SEEDS, Layout
 from entropy_dynamics.sections import parse
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 MODELS = "models.json"  # the scale, and the model that ran under each name
 KEYS = ["model", "method", "seed"]
@@ -132,7 +136,7 @@ def restore(folders: Sequence[Path], root: Path, config: Config) -> dict[str, in
             for (*run, at, dataset), rows in counts.groupby([*KEYS, "temperature", "dataset"]):
                 path = renumbered(*run).evaluation_file(whole, dataset, config.evaluation.folder_of(at))
                 if not path.exists():  # `clip_b` comes before `clip_b@mu=2.0`, the same run trained again
-                    save_parquet(path, _samples(rows["correct"].to_numpy(), rows["samples"].iloc[0]))
+                    save_table(path, _samples(rows["correct"].to_numpy(), int(rows["samples"].iloc[0])))
             for run, rows in metrics.groupby(KEYS):
                 path = renumbered(*run).metrics_file(whole)
                 if not path.exists():
@@ -187,13 +191,21 @@ def _published(folder: Path, name: str, *columns: str) -> pd.DataFrame:
     return frame
 
 
-def _samples(correct: Int[np.ndarray, " problem"], k: int) -> pd.DataFrame:
+def _samples(correct: Int[np.ndarray, " problem"], k: int) -> "pa.Table":
     """Samples with the given counts. Counts do not tell which of the k are correct, nor their answers."""
-    problems = np.repeat([f"{place:09d}" for place in range(len(correct))], k)
-    places = np.tile(np.arange(k), len(correct))
-    is_correct = places < np.repeat(correct, k)
-    unknown = {"answer": "", "finish_reason": ""}
-    return pd.DataFrame({"problem_id": problems, "sample": places, "correct": is_correct} | unknown)
+    is_correct = np.arange(k) < correct[:, None]
+    return _ungraded(len(correct), k).set_column(2, "correct", [is_correct.ravel()])
+
+
+@cache
+def _ungraded(problems: int, k: int) -> "pa.Table":
+    """What evaluations of as many problems and samples have in common: thousands, in few sizes."""
+    import pyarrow as pa
+
+    ids = np.repeat([f"{place:09d}" for place in range(problems)], k)
+    samples = {"problem_id": ids, "sample": np.tile(np.arange(k), problems), "correct": False}
+    frame = pd.DataFrame(samples | {"answer": "", "finish_reason": ""})
+    return pa.Table.from_pandas(frame, preserve_index=False)
 
 
 def _stack(path: Path, files: Sequence[File]) -> int:

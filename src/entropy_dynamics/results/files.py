@@ -8,7 +8,7 @@ import re
 import shutil
 import socket
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,6 +17,7 @@ from entropy_dynamics.errors import UserError
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
 
 
 @contextmanager
@@ -152,31 +153,59 @@ def write_parquet(path: Path | str, frame: "pd.DataFrame", compression: Literal[
 
 def save_parquet(path: Path, frame: "pd.DataFrame", compression: Literal["snappy", "zstd"] = "snappy") -> None:
     """Like `write_parquet`, but neither atomic nor flushed: for a file of a folder that is `written_whole`."""
+    import pyarrow as pa
+
+    save_table(path, pa.Table.from_pandas(frame, preserve_index=False), compression)
+
+
+def save_table(path: Path, table: "pa.Table", compression: Literal["snappy", "zstd"] = "snappy") -> None:
+    """Like `save_parquet`, without pandas: several times as fast for a small table."""
+    import pyarrow.parquet as pq
+
     path.parent.mkdir(parents=True, exist_ok=True)
-    frame.to_parquet(path, index=False, compression=compression, write_page_checksum=True)
+    pq.write_table(table, path, compression=compression, write_page_checksum=True)
 
 
-def read_parquet(
-    path: Path | str, columns: Sequence[str] | None = None, remedy: str = "delete it and rerun its stage"
-) -> "pd.DataFrame":
+RERUN = "delete it and rerun its stage"
+
+
+def read_parquet(path: Path | str, columns: Sequence[str] | None = None, remedy: str = RERUN) -> "pd.DataFrame":
     """The table in a file, or some of its columns, with verified checksums.
 
     Raises UserError if the file is damaged or lacks a column, and OSError if it is missing or unreadable.
     """
+    table = read_table(path, columns, remedy)
+    with _damage_named(path, remedy):  # pandas may fail at its own metadata
+        frame = table.to_pandas()
+    _check_columns(path, columns, frame)
+    return frame
+
+
+def read_table(path: Path | str, columns: Sequence[str] | None = None, remedy: str = RERUN) -> "pa.Table":
+    """`read_parquet` without pandas: several times as fast for a small table."""
     import pyarrow.parquet as pq
 
+    with _damage_named(path, remedy), open(path, "rb") as file:
+        table = pq.ParquetFile(file, page_checksum_verification=True).read(columns, use_threads=False)
+    _check_columns(path, columns, table.column_names)
+    return table
+
+
+@contextmanager
+def _damage_named(path: Path | str, remedy: str) -> Iterator[None]:
     try:
-        with open(path, "rb") as file:
-            frame = pq.ParquetFile(file, page_checksum_verification=True).read(columns, use_threads=False).to_pandas()
-    except Exception as error:  # from pyarrow, or from pandas about its own metadata
+        yield
+    except Exception as error:
         if isinstance(error, OSError) and error.errno:
             raise
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(f"{path} is damaged ({reason}): {remedy}") from error
-    for column in columns or ():
-        if column not in frame:
+
+
+def _check_columns(path: Path | str, wanted: Iterable[str] | None, found: Container[str]) -> None:
+    for column in wanted or ():
+        if column not in found:
             raise UserError(f"{path} has no column {column!r}")
-    return frame
 
 
 def sha256(path: Path | str) -> str:
