@@ -30,8 +30,6 @@ from entropy_dynamics.sections import parse
 
 JUDGED = {"field": "field", "controls": "controls/claims"}  # command and target -> its folder of claims
 
-JUDGED = ("field", "controls")  # folders of further claims
-
 
 @dataclass(frozen=True)
 class Claim:
