@@ -2,6 +2,7 @@
 
 import csv
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
@@ -16,6 +17,7 @@ from entropy_dynamics.errors import UserError
 from entropy_dynamics.experiments.claims import input_files, load_claims
 from entropy_dynamics.experiments.load import Experiment
 from entropy_dynamics.experiments.specs import ScoresSpec
+from entropy_dynamics.figures.style import with_palette
 from entropy_dynamics.report import render
 from entropy_dynamics.report.fill import markdown
 from entropy_dynamics.report.verdicts import write_claims, write_field
@@ -90,7 +92,7 @@ class Drawings:
             was, now = old.read_bytes(), new.read_bytes()
             for written in (str, markdown):
                 now = now.replace(written(str(self.copy)).encode(), written(str(self.root)).encode())
-            if was == now:
+            if now in (was, _as_drawn_now(old, was)):
                 self.same.add(old.suffix)
             else:
                 differing[old] = was, now
@@ -126,6 +128,13 @@ class Drawings:
                     if not abs(row[name] - expected) <= DIGITS:
                         fact = f"{name} of {row['model']} {row['method']} is {row[name]:g}"
                         self.findings.add("stale", file, f"{fact}, its samples give {expected:.4f}")
+
+
+def _as_drawn_now(path: Path, content: bytes) -> bytes:
+    """A picture with the palette that earlier versions did not give it."""
+    with suppress(OSError, SyntaxError, ValueError):  # from Pillow, of a damaged picture
+        return with_palette(content) if path.suffix == ".png" else content
+    return content
 
 
 def _most_seeds(path: Path) -> int | None:
