@@ -17,7 +17,6 @@ from entropy_dynamics.errors import UserError
 from entropy_dynamics.experiments.claims import input_files, load_claims
 from entropy_dynamics.experiments.load import Experiment
 from entropy_dynamics.experiments.specs import ScoresSpec
-from entropy_dynamics.figures.style import with_palette
 from entropy_dynamics.report import render
 from entropy_dynamics.report.fill import markdown
 from entropy_dynamics.report.verdicts import write_claims, write_field
@@ -132,6 +131,8 @@ class Drawings:
 
 def _as_drawn_now(path: Path, content: bytes) -> bytes:
     """A picture with the palette that earlier versions did not give it."""
+    from entropy_dynamics.figures.style import with_palette
+
     with suppress(OSError, SyntaxError, ValueError):  # from Pillow, of a damaged picture
         return with_palette(content) if path.suffix == ".png" else content
     return content
