@@ -8,10 +8,13 @@ import matplotlib.image
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
+from PIL import Image
 
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.experiments.load import Run, load_experiment
+from entropy_dynamics.figures import style
 from entropy_dynamics.figures.curves import draw_curves
 from entropy_dynamics.results.files import write_parquet
 from entropy_dynamics.results.layout import Layout
@@ -99,6 +102,20 @@ def test_every_figure_is_drawn_and_the_same_bytes_again(results, name):
     if name in ONE_OF_A_KIND:
         first = [path.read_bytes() for path in (png, svg, csv, pdf)]
         assert [path.read_bytes() for path in draw(name, results, SEEDS)] == first
+
+
+def test_a_picture_has_256_colors_and_looks_as_before(tmp_path, monkeypatch):
+    figure = Figure(figsize=(3.5, 2))
+    figure.subplots().scatter(*np.random.default_rng(0).random((2, 99)), c=np.arange(99), cmap="viridis")
+    style.save(figure, "A title", small := tmp_path / "small.png")
+    monkeypatch.setattr(style, "with_palette", lambda png: png)
+    style.save(figure, "A title", large := tmp_path / "large.png")
+    with Image.open(small) as image:
+        assert (image.mode, image.info["Title"]) == ("P", "A title")
+        assert image.info["dpi"] == pytest.approx((200, 200), rel=1e-3)
+    before, after = (matplotlib.image.imread(path)[..., :3] for path in (large, small))
+    assert np.abs(before - after).mean() < 0.005
+    assert small.stat().st_size < 0.6 * large.stat().st_size
 
 
 def test_a_curve_is_the_mean_of_its_seeds_with_the_lowest_and_the_highest(small):

@@ -14,7 +14,7 @@ from entropy_dynamics.cli import main
 from entropy_dynamics.config import configured_shorter_runs, known_names, load_config
 from entropy_dynamics.planning.duration import sampling_seconds, training_seconds
 from entropy_dynamics.planning.footprint import GIB, checkpoint_buffers, training_memory
-from entropy_dynamics.planning.plan import HOST_PER_RANK, Job, _runs, make_plan, resources
+from entropy_dynamics.planning.plan import HOST_PER_RANK, Job, make_plan, needed_runs, resources
 
 CONFIGS, EXPERIMENTS = ROOT / "configs", ROOT / "experiments"
 MODEL = "qwen2.5-7b-instruct"
@@ -234,10 +234,10 @@ def test_policies_left_to_shorter_runs_take_disk_space():
 def test_what_a_run_leaves_is_read_by_an_experiment(scale, in_repository):
     config, needed = load_config(scale), set()
     for target in (None, "controls"):
-        needed |= {run.path for run in _runs(config, target)["train"]}
+        needed |= {run.path for run in needed_runs(config, target)["train"]}
     left = [
         (run.model, name, run.seed)
-        for run in _runs(config, None)["train"]
+        for run in needed_runs(config, None)["train"]
         for name in configured_shorter_runs(scale, run.model, run.method)
     ]
     assert [path for path in left if path not in needed] == []

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -115,6 +116,19 @@ def test_counts_are_those_of_the_samples(published):
     assert rows["correct"].tolist() == samples.groupby("problem_id")["correct"].sum().tolist()
     assert set(rows["samples"]) == {16}
     assert (out / "counts.parquet").stat().st_size < 20_000  # 4 bytes a row would be 21,600
+
+
+def test_published_tables_are_packed(published):
+    _, out = published
+    counts = pd.read_parquet(out / "counts.parquet")
+    order = ["dataset", "model", "problem", "method", "seed", "temperature"]
+    pd.testing.assert_frame_equal(counts, counts.sort_values(order, kind="stable", ignore_index=True))
+    metrics = pq.ParquetFile(out / "metrics.parquet").metadata.row_group(0)
+    columns = [metrics.column(place) for place in range(metrics.num_columns)]
+    floats = [column for column in columns if column.physical_type == "FLOAT"]
+    assert floats
+    assert all("BYTE_STREAM_SPLIT" in column.encodings for column in floats)
+    assert {column.compression for column in columns} == {"ZSTD"}
 
 
 def test_samples_at_the_usual_temperature_are_published_once(published, tmp_path, capsys):

@@ -6,8 +6,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from matplotlib.image import imread, imsave
+from PIL import Image
 
 from entropy_dynamics.cli import main
+from entropy_dynamics.figures import style
 from entropy_dynamics.results.files import sha256
 from recorded_results import (
     AIME24,
@@ -132,6 +134,18 @@ def test_pictures_by_another_matplotlib_differ_all_together(verify):
     code, findings, _ = verify()
     assert (code, list(findings)) == (0, [("not checked", short(other))])
     assert "(2 files)" in findings["not checked", short(other)]
+
+
+@pytest.mark.usefixtures("untabled")
+def test_a_picture_of_an_earlier_version_has_more_colors(verify, monkeypatch):
+    main(["draw", "data_filter", "--scale", SCALE])
+    with monkeypatch.context() as earlier:
+        earlier.setattr(style, "with_palette", lambda png: png)
+        main(["draw", "figure5", "--scale", SCALE])
+    modes = {Image.open(path).mode for path in RESULTS.glob("figures/*.png")}
+    assert modes == {"RGBA", "P"}
+    code, findings, _ = verify()
+    assert (code, findings) == (0, {})
 
 
 @pytest.mark.usefixtures("project")

@@ -17,6 +17,8 @@ class PublishedRun(Section):
     was: list[str]
     """Earlier names of the folder, which frozen texts and commands still use."""
     shows: str
+    page: str | None = None
+    """What describes its results, as a link from docs/reference/README.md."""
     processor: str | None = None
     """null: not recorded."""
     commits: list[str] = Field(default_factory=list)

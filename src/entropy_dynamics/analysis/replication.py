@@ -157,6 +157,21 @@ def replicates(first: Path, second: Path) -> list[Replicate]:
     return claims
 
 
+def detectable_by_unit(claims: list[Replicate]) -> dict[str, list[float]]:
+    """Unit -> the known detectable differences of its claims."""
+    by_unit: dict[str, list[float]] = {}
+    for claim in claims:
+        if not math.isnan(claim.detectable_difference):
+            by_unit.setdefault(claim.unit, []).append(claim.detectable_difference)
+    return by_unit
+
+
+def agreeing_had_second_found(claims: list[Replicate], share: float) -> tuple[int, int]:
+    """How many claims would agree, and of how many; see `Replicate.agrees_had_second_found`."""
+    found = [claim.agrees_had_second_found(share) for claim in claims]
+    return found.count(True), len(found) - found.count(None)
+
+
 def _shared(first: dict[str, Any], second: dict[str, Any]) -> Float[np.ndarray, "2 seed"]:
     """The effects of a claim in both runs by the seeds that they share."""
     both = [(effect, second["by_seed"][seed]) for seed, effect in first["by_seed"].items() if seed in second["by_seed"]]

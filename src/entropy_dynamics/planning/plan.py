@@ -140,7 +140,7 @@ class Plan:
 def make_plan(scale: str, overrides: Sequence[str] = (), target: str | None = None) -> Plan:
     """The plan for everything that a scale's experiments and claims need. See `check_fits` for GPU memory."""
     bare = load_config(scale, overrides=overrides)
-    runs_of = _runs(bare, target)
+    runs_of = needed_runs(bare, target)
     trained = runs_of["train"]
     pairs = dict.fromkeys((run.model, run.method) for run in trained)
     names = {pair: configured_shorter_runs(scale, *pair, overrides) for pair in pairs}
@@ -300,7 +300,7 @@ def resources(config: StageConfig, stage: str) -> dict[str, Any]:
     return needed | {"mpi": "srun", "tasks": nodes, "tasks_per_gpu": 0, "slurm_extra": on_each}
 
 
-def _runs(config: Config, target: str | None) -> dict[str, list[Run]]:
+def needed_runs(config: Config, target: str | None) -> dict[str, list[Run]]:
     """The distinct runs of each stage, in a fixed order: those to train, to evaluate untrained, and of `TEMPERATURES`.
 
     They are those of `target` or, without a target, of the scale's `experiments` or of all experiments that are built

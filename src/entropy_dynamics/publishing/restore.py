@@ -43,8 +43,8 @@ def counts_frame(results: Results) -> pd.DataFrame:
         samples = results.samples(Run(*(of[key] for key in KEYS)), of["dataset"], of["temperature"])
         numbers = {"problem": range(len(samples.correct)), "correct": samples.correct, "samples": samples.k}
         frames.append(pd.DataFrame(of | numbers))
-    columns = [*KEYS, "temperature", "dataset", "problem"]
-    return pd.concat(frames).sort_values(columns).astype(COUNT_TYPES)
+    order = ["dataset", "model", "problem", "method", "seed", "temperature"]  # compresses best
+    return pd.concat(frames).sort_values(order, kind="stable", ignore_index=True).astype(COUNT_TYPES)
 
 
 def metrics_frame(results: Results) -> pd.DataFrame:
@@ -63,9 +63,13 @@ def write_data(results: Results, folder: Path) -> dict[str, int]:
 
     Raises UserError if there are no evaluations or no runs, or if a file is damaged.
     """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     rows = {}
     for name, frame in (("counts", counts_frame(results)), ("metrics", metrics_frame(results))):
-        save_parquet(folder / f"{name}.parquet", frame, compression="zstd")
+        table = pa.Table.from_pandas(frame, preserve_index=False)
+        pq.write_table(table, folder / f"{name}.parquet", **_smallest(table.schema))
         rows[name] = len(frame)
     rows["samples"] = _stack(folder / "samples.parquet", _evaluations(results))
     if files := _files(results, "samples/*/*/seed*/step*.parquet", optional=True):
@@ -225,12 +229,20 @@ def _stack(path: Path, files: Sequence[File]) -> int:
     first, rows = next(tables), 0
     schemas = [first.schema, *(pq.read_schema(file) for file, _ in files)]
     schema = pa.unify_schemas(schemas, promote_options="permissive").remove_metadata()
-    with pq.ParquetWriter(path, schema, compression="zstd", write_page_checksum=True) as writer:
+    with pq.ParquetWriter(path, schema, **_smallest(schema)) as writer:
         for of_method in chain([first], tables):
             whole = pa.concat_tables([schema.empty_table(), of_method], promote_options="permissive")
             writer.write_table(whole.cast(schema))
             rows += len(whole)
     return rows
+
+
+def _smallest(schema: "pa.Schema") -> dict[str, Any]:
+    """Options of pyarrow with which a published table is small; floats are split by byte."""
+    floats = [column.name for column in schema if str(column.type) in ("float", "double")]
+    others = [name for name in schema.names if name not in floats]
+    split = {"use_byte_stream_split": floats, "use_dictionary": others}
+    return {"compression": "zstd", "compression_level": 19, "write_page_checksum": True, **split}
 
 
 def _evaluations(results: Results) -> list[File]:

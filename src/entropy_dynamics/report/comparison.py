@@ -5,7 +5,7 @@ from pathlib import Path
 from statistics import median
 
 from entropy_dynamics.analysis.claims_json import verdicts_of
-from entropy_dynamics.analysis.replication import Replicate, replicates
+from entropy_dynamics.analysis.replication import Replicate, agreeing_had_second_found, detectable_by_unit, replicates
 from entropy_dynamics.analysis.statistics import Interval
 from entropy_dynamics.report.fill import fill
 
@@ -52,14 +52,9 @@ def write_comparison(first: Path, second: Path, table: bool = False) -> str:
 
 def _power(claims: list[Replicate]) -> str:
     """What agreement is worth: the differences that would have been detected, and how many claims agree by default."""
-    by_unit: dict[str, list[float]] = {}
-    for claim in claims:
-        if not math.isnan(claim.detectable_difference):
-            by_unit.setdefault(claim.unit, []).append(claim.detectable_difference)
-    most = sorted(by_unit.items(), key=lambda item: -len(item[1]))[:UNITS]
+    most = sorted(detectable_by_unit(claims).items(), key=lambda item: -len(item[1]))[:UNITS]
     medians = [f"{median(found):.2g} {unit} (median of {len(found)})" for unit, found in most]
-    found = {share: [claim.agrees_had_second_found(share) for claim in claims] for share in (0, -1)}
-    at, opposite = (f"{of.count(True)} of {len(of) - of.count(None)}" for of in found.values())
+    at, opposite = ("{} of {}".format(*agreeing_had_second_found(claims, share)) for share in (0, -1))
     size = ", ".join(medians) or "unknown size"
     had = f"{at} would agree had the second run found the threshold, {opposite} had it found the opposite sign"
     return f"90% for a difference of {size}; {had}"
