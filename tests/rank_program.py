@@ -36,6 +36,7 @@ CASES = {
         "entropy_change_first_order": True,
     },
     "scoring_pass": {"method": "clip_b", **MICRO_BATCHES},
+    "share": {"method": "clip_v", "params": {"share": 0.1}, **MICRO_BATCHES},
     "fused": {"method": "grpo", **MICRO_BATCHES},
     "clip_cov": {"method": "clip_cov", **MICRO_BATCHES},
     "random_mask": {"method": "random_mask", "params": {"mu": 1.0}, **MICRO_BATCHES},

@@ -260,6 +260,44 @@ def test_method_parameters_in_its_name():
     assert load_config("laptop", MODEL, "clip_b@mu=1.2", ["method.params.mu=3"], CONFIGS).method.params.mu == 3
 
 
+@pytest.mark.parametrize("method", ["clip_b", "clip_v", "clip_b_paper", "clip_v_paper", "random_mask", "ppo_clip_v"])
+@pytest.mark.parametrize("scale", ["laptop", "paper"])
+def test_a_share_replaces_the_bounds_in_the_files(scale, method, configs):
+    params = load_config(scale, MODEL, f"{method}@share=0.02", configs=CONFIGS).method.params
+    assert (params.share, params.mu, params.mu_plus) == (0.02, None, math.inf)
+    assert getattr(params, "max_frac", None) is None
+    (configs / "method/mine.yaml").write_text(f"extends: {method}\nmethod: {{params: {{share: 0.03}}}}\n")
+    name = f"{method}@share=0.03"
+    assert (
+        load_config(scale, MODEL, "mine", configs=configs).method.params
+        == load_config(scale, MODEL, name).method.params
+    )
+    params = load_config(scale, MODEL, "mine@mu=1.5", configs=configs).method.params
+    assert (params.share, params.mu) == (None, 1.5)
+
+
+@pytest.mark.parametrize(
+    ("method", "overrides", "other"),
+    [
+        ("clip_b@share=0.02,mu=1.2", [], "mu"),
+        ("clip_b@mu=1.2", ["method.params.share=0.02"], "mu"),
+        ("clip_v", ["method.params={share: 0.02, max_frac: 0.1}"], "max_frac"),
+    ],
+)
+def test_a_share_beside_a_bound_is_refused(method, overrides, other):
+    with mistake(f"method {method}: give share or {other}, not both"):
+        load_config("laptop", MODEL, method, overrides, CONFIGS)
+
+
+def test_runs_made_before_the_share_existed_are_current():
+    config = load_config("laptop", MODEL, "clip_b", configs=CONFIGS)
+    before = config.model_dump()
+    del before["method"]["params"]["share"]
+    assert settings_of("train", before | {"versions": {}}) == settings_of(
+        "train", config.model_dump() | {"versions": {}}
+    )
+
+
 def test_a_built_method_is_fresh():
     """A method may keep state, which two runs of one process must not share."""
     config = load_config("laptop", MODEL, "adaptive_entropy", configs=CONFIGS).method

@@ -207,6 +207,17 @@ def test_the_lens_predicts_corollary_4_and_clip_b_counts_its_outliers(tokens, tm
     assert clip_v.split()[0] == "clip_v@max_frac=1e-4"
 
 
+def test_the_lens_shows_a_share_of_the_tokens(tokens, tmp_path, capsys):
+    logits, sampled, advantages = tokens
+    columns = {"logits": logits.tolist(), "token": sampled.tolist(), "advantage": advantages.tolist()}
+    pd.DataFrame(columns).to_parquet(path := tmp_path / "batch.parquet")
+    methods = ["clip_b@share=0.02", "clip_v@share=0.02", "random_mask@share=0.02"]
+    _, _, *lines = run(capsys, "lens", path, "--methods", *methods).splitlines()
+    assert [line.split()[:3] for line in lines] == [[method, "0.02", "0.04"] for method in methods]  # of 400, of 200
+    message = error(capsys, "lens", path, "--methods", "clip_b@share=0.02,mu=1")
+    assert message == "method clip_b: give share or mu, not both: share replaces mu, mu_plus"
+
+
 def test_the_lens_reads_log_p_and_entropy_per_response(tokens, tmp_path, capsys):
     logits, sampled, advantages = tokens
     stats = token_stats(logits, sampled)

@@ -50,6 +50,14 @@ def test_masks_are_those_of_trinitys_own_functions(name, arguments, tensors):
     torch.testing.assert_close(ours.batch["advantages"] * kept, theirs.batch["advantages"] * kept)
 
 
+@pytest.mark.parametrize("name", ["clip_b", "clip_v"])
+def test_a_share_of_the_batch_is_dropped(name, tensors):
+    """5 % of 106 tokens are five."""
+    exps, metrics = call(PATH, tensors, method=name, share=0.05)
+    assert int(tensors["response_mask"].sum() - exps.batch["response_mask"].sum()) == 5
+    assert metrics["entropy_control/clip_fraction"] == pytest.approx(5 / 106)
+
+
 def test_a_batch_without_unmasked_tokens_has_no_metrics(tensors):
     exps, metrics = call(PATH, tensors | {"response_mask": torch.zeros_like(tensors["response_mask"])}, method="clip_b")
     assert metrics == {}

@@ -145,6 +145,23 @@ def test_masks_and_loss_are_ours_on_the_same_rollouts(build, method, denominator
     assert ("tool_mask" in after) == (denominator == "kept" and loss_type == "grpo")  # it narrows TRL's own metrics
 
 
+@pytest.mark.parametrize("method", ["clip_b", "clip_v"])
+def test_a_share_is_dropped_from_the_first_step_on(build, method):
+    counts = []
+
+    class Counted(make_grpo_trainer(trl.GRPOTrainer, method=method, share=0.02)):
+        def _weight_tokens(self, output):
+            counts.append(int(output["completion_mask"].sum()))
+            super()._weight_tokens(output)
+
+    trainer = build(Counted, steps=3, per_device_train_batch_size=32)
+    trainer.train()
+    name = "entropy_control/clip_fraction"
+    logged = [entry[name] for entry in trainer.state.log_history if name in entry]
+    assert min(counts) >= 150
+    assert logged == pytest.approx([int(0.02 * count) / count for count in counts])
+
+
 def gradients(build, through, method, loss_type, **params):
     """The trainer after its first optimizer step, and the gradient of that step."""
 
@@ -284,6 +301,10 @@ def test_what_a_loss_mask_cannot_carry_is_one_clear_error(build, method, params,
         ({"method": "clip_bb"}, "unknown method 'clip_bb'; did you mean 'clip_b'?"),
         ({"method": "cispo"}, "cispo is more than token weights (it has its own token_loss), so TRL cannot run it"),
         ({"method": "clip_b", "through": "mask"}, "through is 'mask'; it should be one of advantages, loss_mask"),
+        (
+            {"method": "clip_b", "share": 0.02, "mu": 1.0},
+            "method clip_b: give share or mu, not both: share replaces mu, mu_plus",
+        ),
         ({"method": "clip_b", "clip_high": 0.3}, "clip_high belongs to the loss, which is TRL's: set it there"),
     ],
 )

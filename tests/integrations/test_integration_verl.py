@@ -75,6 +75,13 @@ def test_masks_and_verls_token_mean_are_ours(name, denominator, tensors, stats):
     torch.testing.assert_close(theirs, ours, atol=1e-6, rtol=0)
 
 
+def test_a_share_of_the_batch_is_dropped(tensors):
+    """5 % of 102 tokens are five."""
+    data, metrics = weighted(verl.method_of(config(method="clip_b", share=0.05)), tensors)
+    assert int(tensors["response_mask"].sum() - data.batch["response_mask"].sum()) == 5
+    assert metrics["entropy_control/clip_fraction"] == pytest.approx(5 / 102)
+
+
 def test_the_method_off_changes_nothing(tensors):
     data, metrics = weighted(load_method("grpo"), tensors)
     assert all(torch.equal(data.batch[name], values) for name, values in tensors.items())

@@ -62,19 +62,19 @@ def blocks(page) -> list[str]:
 def test_the_lines_drop_the_outliers_of_wrong_answers_and_nothing_else(page, of):
     head, line = blocks(page)
     advantages = torch.tensor([1.0, -1.0, -0.5]).expand(100, 3).T
-    # log p = -1: S* = (H - 1) / e. All tokens at H = 1.2 or 1.3, one of each answer at H = 0.1, far below.
+    # log p = -1: S* = (H - 1) / e. All tokens at H = 1.2 or 1.3, four of each answer at H = 0.1, far below.
     entropy = torch.tensor([1.2, 1.3]).repeat(3, 50)
-    entropy[:, 7] = 0.1
+    entropy[:, 7:11] = 0.1
     logp = torch.full((3, 100), -1.0, requires_grad=True)
     mask = torch.ones(3, 100)
-    mask[2, 5:] = 0  # the third answer ends before its outlier
+    mask[2, 5:] = 0  # the third answer ends before its outliers; 2 % of 205 tokens are four
     names = of(logp, entropy, mask)
     shape = names["loss_mask"].shape if "loss_mask" in names else mask.shape
     exec(head, names)
     names["advantages"] = advantages.reshape(shape)
     exec(line, names)
     expected = advantages * mask
-    expected[1, 7] = 0
+    expected[1, 7:11] = 0
     assert torch.equal(names["advantages"].reshape(3, 100), expected)
     assert not names["advantages"].requires_grad
 

@@ -1,5 +1,7 @@
 """Clip_B, Clip_V and the S* ablations: hand-worked masks, and brute force over the definitions."""
 
+import math
+
 import pytest
 import torch
 
@@ -174,6 +176,106 @@ def test_tokens_without_advantage_stand_outside_the_cap():
     scores[1, :2] = torch.tensor([-9.0, -8.0])
     weights = weights_of(load_method("clip_v", mu=1.0, max_frac=0.05), scores, [-1.0, 0.0])
     assert weights == [[1, 0, 1] + [1] * 7, [0, 0] + [1] * 8]
+
+
+# ---------------------------------------------------------------- a share of the tokens
+
+# Ten response tokens (the last place is padding): mean 0, and three tokens of the first row are below it.
+BELOW = [[-3.0, -1.0, 4.0, -2.0, 0.0, 1.0], [-9.0, 0.0, 5.0, 5.0, -50.0, -50.0]]
+RESPONSES = [[1] * 6, [1] * 4 + [0] * 2]
+SHARES = [
+    (0.2, [0, 1, 1, 0, 1, 1]),
+    (0.29, [0, 1, 1, 0, 1, 1]),  # 2.9 tokens, rounded down
+    (0.3, [0, 0, 1, 0, 1, 1]),
+    (0.01, [0, 1, 1, 1, 1, 1]),  # never fewer than one
+    (1.0, [0, 0, 1, 0, 1, 1]),  # 0.0 is not below the mean, and 4.0 and 1.0 are above it
+]
+
+
+@pytest.mark.parametrize("name", CLIPPING_METHODS)
+@pytest.mark.parametrize(("share", "first"), SHARES)
+def test_a_share_drops_the_lowest_tokens_of_negative_samples(name, share, first):
+    """Of Clip_V, the scores are S* - E[S], where S* has the opposite order."""
+    scores, kept = torch.tensor(BELOW), [1, 1, 1, 1, 0, 0]
+    s_star, s_expected = (-scores, -2 * scores) if "_v" in name else (scores, 9 * scores)
+    method = load_method(name, share=share)
+    assert weights_of(method, s_star, [-0.5, 2.0], RESPONSES, s_expected) == [first, kept]
+
+
+@pytest.mark.parametrize(
+    ("apply_to", "first", "second"),
+    [("positive", [1] * 6, [0, 1, 1, 1, 0, 0]), ("both", [0, 1, 1, 1, 1, 1], [0, 1, 1, 1, 0, 0])],
+)
+def test_a_share_of_other_samples(apply_to, first, second):
+    method = load_method("clip_b", share=0.2, apply_to=apply_to)
+    assert weights_of(method, BELOW, [-0.5, 2.0], RESPONSES) == [first, second]
+
+
+@pytest.mark.parametrize("name", CLIPPING_METHODS)
+def test_a_share_is_below_the_mean_where_all_scores_have_one_sign(name):
+    """S_c = -3, -3, -3, -1: the mean is -2.5, so that -1 is above it. Of equal tokens the first ones are dropped."""
+    for share, dropped in ((0.5, 2), (0.75, 3), (1.0, 3)):
+        weights = weights_of(load_method(name, share=share), [[-3.0, -3.0, -3.0, -1.0]], [-1.0])
+        assert weights == [[0.0] * dropped + [1.0] * (4 - dropped)]
+    assert weights_of(load_method(name, share=1.0), [[3.0, 1.0, 3.0]], [-1.0]) == [[1, 0, 1]]
+
+
+@pytest.mark.parametrize("name", CLIPPING_METHODS)
+def test_a_share_of_tokens_without_a_spread_or_without_negative_samples_is_empty(name):
+    method = load_method(name, share=1.0)
+    for value in (0.0, 0.1, -0.3):
+        assert weights_of(method, [[value] * 7], [-1.0]) == [[1.0] * 7]
+    assert weights_of(method, BELOW, [0.0, 2.0], RESPONSES) == RESPONSES
+
+
+def test_a_share_counts_whole_tokens_whatever_its_binary_fraction():
+    """0.29 * 100 is 28.999999999999996 in floating point."""
+    scores = torch.arange(100.0)[None]
+    for method in (load_method("clip_b", share=0.29), load_method("clip_v", mu=0.0, max_frac=0.29)):
+        assert weights_of(method, scores - 50, [-1.0]) == [[0.0] * 29 + [1.0] * 71]
+
+
+@pytest.mark.parametrize("name", CLIPPING_METHODS)
+@pytest.mark.parametrize("share", [0.002, 0.02, 0.1, 0.3, 1.0])
+def test_a_share_by_its_definition(name, share):
+    method = load_method(name, share=share)
+    for seed in range(10):
+        s_star, s_expected, advantages, mask = random_batch(seed, rows=20)
+        s_star[:, ::5] = -0.1  # ties
+        stats = stats_of(s_star, s_expected)
+        weights = method.token_weights(stats, advantages, mask)
+        scores = (stats.s_centered if "_v" in name else stats.s_star).double()
+        mean = scores[mask].mean().item()
+        of_negative = (mask & (advantages < 0)).flatten().tolist()
+        ordered = sorted((score, place) for place, score in enumerate(scores.flatten().tolist()) if of_negative[place])
+        count = max(int(share * int(mask.sum())), 1)
+        lowest = [place for score, place in ordered if score < mean][:count]
+        assert lowest
+        assert (mask.flatten() & (weights == 0).flatten()).nonzero().flatten().tolist() == sorted(lowest)
+
+        padded = method.token_weights(
+            stats.map(lambda x: torch.nn.functional.pad(x, (3, 4))),
+            *(torch.nn.functional.pad(x, (3, 4)) for x in (advantages, mask)),
+        )
+        assert torch.equal(padded[:, 3:-4], weights)
+
+
+def test_the_largest_share_drops_what_no_deviation_does():
+    s_star, _, advantages, mask = random_batch(seed=7)
+    largest, any_below = (
+        load_method("clip_b", **given).token_weights(stats_of(s_star), advantages, mask)
+        for given in ({"share": 1.0}, {"mu": 0.0})
+    )
+    assert torch.equal(largest, any_below)
+
+
+@pytest.mark.parametrize("name", CLIPPING_METHODS)
+def test_a_share_stands_alone(name):
+    """Neither Clip_V's cap nor its tokens without advantage, nor an upper bound of the paper's forms."""
+    method = load_method(name, share=0.5)
+    assert (method.mu, method.mu_plus) == (None, math.inf)
+    assert load_method(name, **method.model_dump()) == method
+    assert load_method(name, **load_method(name).model_dump()).mu == load_method(name).mu > 0
 
 
 # ---------------------------------------------------------------- the S* ablations

@@ -19,7 +19,8 @@ def batch(seed, **given):
 
 
 def dropped_by(name, reference, given, seed=0, **params):
-    weights = load_method(name, **PARAMS[reference] | params).token_weights(*given, generator=seeded(seed))
+    params = params if "share" in params else PARAMS[reference] | params
+    weights = load_method(name, **params).token_weights(*given, generator=seeded(seed))
     return given[2] & (weights == 0)
 
 
@@ -34,6 +35,15 @@ def test_a_placebo_drops_as_many_tokens_of_each_sign_as_its_reference(name, refe
         for sign in (-1, 0, 1):
             of_sign = given[1].sign() == sign
             assert int((placebo & of_sign).sum()) == int((expected & of_sign).sum())
+
+
+@pytest.mark.parametrize(("name", "reference"), REFERENCES.items())
+def test_a_placebo_drops_the_share_of_its_reference(name, reference):
+    _, advantages, mask = given = batch(6, rows=30)
+    placebo, expected = (dropped_by(who, reference, given, share=0.05) for who in (name, reference))
+    assert int(placebo.sum()) == int(expected.sum()) == int(0.05 * int(mask.sum()))
+    assert (advantages[placebo] < 0).all()
+    assert not torch.equal(placebo, expected)
 
 
 @pytest.mark.parametrize(("name", "reference"), REFERENCES.items())

@@ -40,6 +40,8 @@ def cut_into(batch: RolloutBatch, count: int) -> int:
         ("clip_b", {"mu": 0.7}, 0),
         ("clip_b", {"mu": 0.7}, SINGLE_FORWARD),
         ("clip_v", {"mu": 0.7, "max_frac": 0.05}, 0),
+        ("clip_b", {"share": 0.1}, 0),
+        ("clip_v", {"share": 0.1}, SINGLE_FORWARD),
     ],
 )
 def test_micro_batches_change_neither_masks_nor_gradients(

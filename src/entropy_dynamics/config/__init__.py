@@ -28,6 +28,7 @@ from entropy_dynamics.config.schema.data import TRAIN as TRAIN
 from entropy_dynamics.config.schema.training import BASE as BASE
 from entropy_dynamics.config.versions import versions_of
 from entropy_dynamics.errors import UserError, nearest
+from entropy_dynamics.methods import SHARE_REPLACES
 from entropy_dynamics.results.files import read_json
 from entropy_dynamics.results.layout import CONFIG, PROVENANCE
 from entropy_dynamics.results.versions import first_versions
@@ -38,6 +39,7 @@ FOLDERS = {"method": ("", "field", "field/authors")}  # the paper's, others', ot
 Layer = dict[str, Any]  # the content of a file or setting; shared by configs, so it is never changed
 Choice = dict[str, Sequence[str | None]]  # scale, toy, model or method -> the names that match it in `for`
 ALTERNATIVES = ("source", "task")  # a section that changes one of these keys replaces the lower section entirely
+REPLACED = {"share": tuple(SHARE_REPLACES), "mu": ("share",)}  # a key -> the keys of lower sections that it replaces
 PROMPTS = ("model.prompt_format", "model.chat_template_kwargs")
 SAMPLED = (*PROMPTS, "sampling.max_prompt_tokens", "sampling.max_new_tokens", "engine")
 FILTER = ("pass_rates.low", "pass_rates.high")  # applied to the measured rates when a run begins
@@ -172,6 +174,10 @@ def _merged(
         layers += _layers(machine, chosen, configs)
     layers += settings
     merged = _stacked(layer for _, layer in layers)
+    given = {key for _, layer in settings for key, value in flatten(layer) if value is not None}
+    bounds = [name for name in SHARE_REPLACES if {"method.params.share", f"method.params.{name}"} <= given]
+    if bounds:
+        raise UserError(f"method {method}: give share or {bounds[0]}, not both")
     for section in {"model", "method"} - files.keys():  # base.yaml and scales set keys for all of them
         merged.pop(section, None)
     try:
@@ -477,7 +483,8 @@ def _entry(entry: str) -> Any:
 
 
 def _merge(below: Layer, layer: Layer) -> Layer:
-    merged = dict(below)
+    replaced = {name for key, names in REPLACED.items() if layer.get(key) is not None for name in names}
+    merged = {key: value for key, value in below.items() if key not in replaced}
     for key, value in layer.items():
         lower = merged.get(key)
         if isinstance(value, dict) and isinstance(lower, dict) and value and not _replaces(value, lower):

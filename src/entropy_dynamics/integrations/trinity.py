@@ -3,7 +3,7 @@
     algorithm:
       algorithm_type: grpo
       advantage_fn: entropy_dynamics.integrations.trinity.EntropyControl
-      advantage_fn_args: {method: clip_b, mu: 2.5}
+      advantage_fn_args: {method: clip_b, share: 0.02}
 
 Trinity's batch must have `entropys`, which requires `algorithm.bypass_old_logprobs: false`, and `necs` for E[S].
 """

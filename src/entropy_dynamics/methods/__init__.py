@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import math
 import pkgutil
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
@@ -32,6 +33,8 @@ Denominator = Literal["kept", "all"]
 LossScope = Literal["global_token", "per_group", "per_sequence"]
 ClipLow = Annotated[float, Field(gt=0, le=1)]
 DualClip = Annotated[float, Field(gt=1, allow_inf_nan=True)]
+# The parameters that `share` of a clipping method replaces, with the values that have no effect.
+SHARE_REPLACES: Mapping[str, Any] = {"mu": None, "mu_plus": math.inf, "max_frac": None, "drop_zero_advantage": False}
 
 _METHODS: dict[str, type[Method]] = {}
 

@@ -1,34 +1,33 @@
 """Clip_B: batch-normalized entropy-discriminator clipping (paper, Algorithm 1, eq. 15).
 
-A token is an outlier if its S* is too many standard deviations from the mean, over all response tokens of the batch.
+A token is an outlier if its S* is too many standard deviations from the mean, over all response tokens of the batch, or
+if `share` is given and it is among that share of the tokens.
 """
 
-import math
 from typing import Any
 
 import torch
 
 from entropy_dynamics.core.shapes import Mask, PerToken
 from entropy_dynamics.core.token_stats import TokenStats
-from entropy_dynamics.methods import Denominator, Method, method
-from entropy_dynamics.methods.common import Deviations, Samples, UpperDeviations, outliers, tokens_of
+from entropy_dynamics.methods import Denominator, method
+from entropy_dynamics.methods.common import Clipping, Deviations, UpperDeviations, outliers, tokens_of
 
 
 @method("clip_b")
-class ClipB(Method):
+class ClipB(Clipping):
     """As released with Trinity-RFT: one-sided, on negative samples; dropped tokens leave the denominator too."""
 
-    mu: Deviations = 2.5
-    """Drop tokens with S* - mean(S*) < -mu sigma."""
-    mu_plus: UpperDeviations | None = math.inf
-    """Also drop tokens above +mu_plus sigma; infinite: one-sided; null: the same as mu."""
-    apply_to: Samples = "negative"
-    """Samples whose tokens may be dropped: negative (A < 0), positive (A > 0) or both."""
-    denominator: Denominator = "kept"
+    mu: Deviations | None = 2.5
+    """Drop tokens with S* - mean(S*) < -mu sigma; null with `share`."""
 
     def token_weights(self, stats: TokenStats, advantages: PerToken, mask: Mask, **_: Any) -> PerToken:
-        outlier = outliers(stats.s_star, mask, self.mu, self.mu_plus, about="mean")
-        return torch.where(outlier & tokens_of(advantages, self.apply_to), 0.0, mask.float())
+        samples = tokens_of(advantages, self.apply_to)
+        if self.mu is None:
+            dropped = self.lowest(stats.s_star, samples, mask)
+        else:
+            dropped = samples & outliers(stats.s_star, mask, self.mu, self.mu_plus, about="mean")
+        return torch.where(dropped, 0.0, mask.float())
 
 
 @method("clip_b_paper")

@@ -2,15 +2,17 @@
 
 import math
 from abc import abstractmethod
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 import torch
 from jaxtyping import Float, Int
-from pydantic import Field, NonNegativeFloat
+from pydantic import Field, NonNegativeFloat, model_validator
 from torch import Tensor
 
 from entropy_dynamics.core.shapes import Chosen, Groups, Mask, PerRollout, PerToken, Scalar
-from entropy_dynamics.methods import Method
+from entropy_dynamics.methods import SHARE_REPLACES, Denominator, Method
+from entropy_dynamics.sections import Share
 
 PerMember = Float[Tensor, " member"]
 """Values of the rollouts of one group."""
@@ -51,9 +53,49 @@ def largest(values: PerToken, candidates: Mask, count: int) -> Chosen:
     return torch.zeros_like(order, dtype=torch.bool).index_fill(0, chosen, True).view(candidates.shape)
 
 
+def number_of(share: float, mask: Mask) -> int:
+    """`share` of all response tokens, rounded down, but at least one."""
+    return max(math.floor(share * int(mask.sum()) + 1e-6), 1)  # 0.29 * 100 is slightly below 29
+
+
 def permutation(count: int, generator: torch.Generator | None) -> Int[Tensor, " count"]:
     """A random order of the numbers below `count`, on the generator's device, as it only draws there."""
     return torch.randperm(count, generator=generator, device=None if generator is None else generator.device)
+
+
+class Clipping(Method):
+    """A method that drops the outliers of a statistic of the batch: those beyond `mu`, or a `share` of the tokens."""
+
+    mu: Deviations | None
+    mu_plus: UpperDeviations | None = math.inf
+    """Also drop tokens that many standard deviations above; infinite: one-sided; null: the same as mu."""
+    share: Share | None = None
+    """Instead of mu and of all other bounds: drop this share of all response tokens, those with the lowest values of
+    the statistic among the samples of `apply_to`. The share is rounded down, but at least one token; no token at or
+    above the batch's mean is dropped; of equal tokens the first ones are."""
+    apply_to: Samples = "negative"
+    """Samples whose tokens may be dropped: negative (A < 0), positive (A > 0) or both."""
+    denominator: Denominator = "kept"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _share_replaces_bounds(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            return data
+        if data.get("share") is None:
+            if "mu" in data and data["mu"] is None:
+                raise ValueError("mu is null; it should be a number, unless share is given")
+            return data
+        bounds = {name: value for name, value in SHARE_REPLACES.items() if name in cls.model_fields}
+        if given := [name for name, value in bounds.items() if data.get(name, value) != value]:
+            raise ValueError(f"give share or {given[0]}, not both: share replaces {', '.join(bounds)}")
+        return {**data, **bounds}
+
+    def lowest(self, values: PerToken, candidates: Mask, mask: Mask) -> Chosen:
+        """The `share` of the response tokens with the lowest values among the candidates below the batch's mean."""
+        assert self.share is not None
+        below = outliers(values, mask, 0.0, math.inf, about="mean") & mask.bool()
+        return largest(-values, candidates & below, number_of(self.share, mask))
 
 
 class PerGroup(Method):

@@ -19,7 +19,7 @@ from pydantic import Field, NonNegativeFloat, model_validator
 from entropy_dynamics.core.shapes import Mask, PerToken
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import Method, method
-from entropy_dynamics.methods.common import batch_mean, largest, permutation
+from entropy_dynamics.methods.common import batch_mean, largest, number_of, permutation
 from entropy_dynamics.sections import Share
 
 Bound = Annotated[float, Field(allow_inf_nan=True)]
@@ -51,8 +51,7 @@ class ClipCov(Method):
     ) -> PerToken:
         cov = token_covariance(stats, advantages, mask)
         candidates = ((cov > self.lb) & (cov < self.ub)).flatten().nonzero().squeeze(-1)
-        count = max(math.floor(self.ratio * int(mask.sum())), 1)
-        drawn = permutation(len(candidates), generator)[:count]
+        drawn = permutation(len(candidates), generator)[: number_of(self.ratio, mask)]
         return mask.float().flatten().index_fill(0, candidates[drawn.to(mask.device)], 0.0).view(mask.shape)
 
 
@@ -76,8 +75,7 @@ class KLCov(Method):
 
     def loss_coefficients(self, stats: TokenStats, advantages: PerToken, mask: Mask) -> PerToken:
         cov = token_covariance(stats, advantages, mask)
-        count = max(math.floor(self.frac * int(mask.sum())), 1)
-        return self.beta * largest(cov, mask, count).float()
+        return self.beta * largest(cov, mask, number_of(self.frac, mask)).float()
 
     def token_loss(
         self,

@@ -127,7 +127,7 @@ class RunConfig(StageConfig):
 def later_keys() -> dict[str, Any]:
     """Dotted keys missing from results of earlier versions, with the values those results were made with."""
     kinds: dict[str, type[Section]] = {"": Config, "model.": ModelConfig, "training.": TrainingConfig}
-    return {
+    return {"method.params.share": None} | {
         f"{prefix}{name}": field.default
         for prefix, kind in kinds.items()
         for name, field in kind.model_fields.items()
