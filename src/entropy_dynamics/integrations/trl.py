@@ -86,7 +86,7 @@ class EntropyControlMixin:
             if self.idle_batches == IDLE and self.entropy_control.overrides("token_weights"):
                 warnings.warn(
                     f"{type(self.entropy_control).__name__} has dropped no token in {IDLE} batches, which is plain "
-                    "GRPO: give clip_b and clip_v a share of tokens to drop (share=0.02), other methods another threshold",
+                    "GRPO: give it a share of tokens to drop (clip_b, clip_v: share=0.02), or another threshold",
                     stacklevel=2,
                 )
 

@@ -68,7 +68,8 @@ class Clipping(Method):
 
     mu: Deviations | None
     mu_plus: UpperDeviations | None = math.inf
-    """Also drop tokens that many standard deviations above; infinite: one-sided; null: the same as mu."""
+    """Also drop tokens that many standard deviations above the mean (Clip_V: above zero); infinite: one-sided;
+    null: the same as mu."""
     share: Share | None = None
     """Instead of mu and of all other bounds: drop this share of all response tokens, those with the lowest values of
     the statistic among the samples of `apply_to`. The share is rounded down, but at least one token; no token at or
