@@ -34,7 +34,7 @@ STAGES = {  # a stage is reached when its first file is there
     "figures": "figures/*.csv",
     "claims": "claims.json",
 }
-LOCKED = "cannot be locked"  # what Snakemake says
+LOCKED = "another snakemake makes these files"
 SECONDS_TO_END = 60  # after which a process of an ended workflow is an orphan
 MODEL = "qwen2.5-7b-instruct"
 MODEL_FOLDER = f"models/{MODEL}/seed0"

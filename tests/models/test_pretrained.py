@@ -350,10 +350,10 @@ def test_without_a_network_the_alternative_is_named(tmp_path, monkeypatch, capsy
     reach(monkeypatch, "http://127.0.0.1:9")  # nothing listens there
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     results = ["--results", str(tmp_path)]
-    laptop = ["--set", "data.train.size=8", "--set", "data.evaluation.dapo500.size=2"]
-    laptop += ["--set", "data.evaluation.validation.size=2"]
-    assert main(["problems", "--scale", "laptop", *results, *laptop]) == 0
-    (tmp_path / "laptop").rename(tmp_path / "paper")
+    for start, name in enumerate(load_config("paper").data.sets):
+        rows = ({"problem": f"{name}: {at + 7}^{at + 2}", "answer": at} for at in range(9 * start, 9 * start + 9))
+        (tmp_path / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    assert main(["problems", "--scale", "paper", *results, "--set", f"data.folder={tmp_path}"]) == 0
     capsys.readouterr()
     for _ in range(2):  # what the first try leaves must not look like a model to the second
         said = error(capsys, "model", "--scale", "paper", "--model", MODEL, *results)

@@ -158,8 +158,9 @@ def test_a_toy_model_beside_problems_from_files(run, layout, tmp_path):
     for row, file in zip(rows, files.values(), strict=True):
         file.write_text(row + "\n")
     keys = {name: "data.train" if name == "train" else f"data.evaluation.{name}" for name in files}
-    assert run("problems", settings=[f"{keys[name]}={{source: file, path: {files[name]}}}" for name in files])[0] == 0
-    assert run("model", "--model", MODEL)[0] == 0
+    sources = [f"{keys[name]}={{source: file, path: {files[name]}}}" for name in files]
+    assert run("problems", settings=sources)[0] == 0
+    assert run("model", "--model", MODEL, settings=sources)[0] == 0
 
 
 @pytest.fixture(scope="module")

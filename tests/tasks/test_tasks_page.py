@@ -63,7 +63,9 @@ def test_the_example_runs_to_its_end(project):
             assert all(layout.samples(MODEL, method, seed, name).is_file() for name in SETS)
     assert layout.figure("figure4", "png").is_file()
     facts = json.loads(layout.facts(MODEL, "base", 0).read_text())
-    solutions = {key.rpartition(".")[2]: value for key, value in facts["config"].items() if ".solutions." in key}
+    solutions = {
+        key.rpartition(".")[2]: value for key, value in facts["config"].items() if ".warm_start.solutions." in key
+    }
     assert solutions == {"task": "reverse", "digits": 3, "unboxed": 0.1}
 
 

@@ -10,6 +10,7 @@ matches only if the model that runs is a toy model. A method may have parameters
 method/clip_b.yaml with these values, and `grpo@training.updates_per_batch=4` sets a key of another section.
 """
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, reduce
@@ -377,7 +378,7 @@ def known_names(kind: str, configs: Path = CONFIGS) -> list[str]:
 def config_file(kind: str, name: str, configs: Path = CONFIGS) -> Path | None:
     """The file of a scale, model or method, or None if there is none. Looks for one file, as runs name thousands."""
     files = (folder / f"{name}.yaml" for folder in _folders(kind, configs) if "/" not in str(name))
-    return next((file for file in files if file.is_file()), None)
+    return next((file for file in files if os.path.isfile(file)), None)  # False for a name that no file can have
 
 
 def _folders(kind: str, configs: Path) -> list[Path]:
