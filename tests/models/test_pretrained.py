@@ -15,6 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCau
 
 from command_line import error
 from entropy_dynamics.cli import main
+from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.pretrained import prepare_pretrained
 from entropy_dynamics.models.storage import load_policy
