@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 import pandas as pd
@@ -22,8 +23,10 @@ from preloaded import program
 from project_copy import ROOT, copy_project
 from slurm_cluster import NODES, SECONDS, SlurmCluster, missing
 
-pytest.importorskip("snakemake_executor_plugin_slurm", reason="the extra `slurm` is not installed")
-pytestmark = pytest.mark.slurm
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.skipif(find_spec("snakemake_executor_plugin_slurm") is None, reason="the extra slurm is missing"),
+]
 
 BIN = Path(sys.executable).parent
 RUN = "runs/qwen2.5-7b-instruct/grpo/seed0"

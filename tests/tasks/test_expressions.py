@@ -2,6 +2,7 @@
 
 import os
 import signal
+from importlib.util import find_spec
 
 import pytest
 
@@ -12,7 +13,7 @@ from entropy_dynamics.tasks import Problem, limited
 from entropy_dynamics.tasks.expressions import TASK, equal
 from entropy_dynamics.tasks.files import load_problems
 
-pytest.importorskip("math_verify")
+pytestmark = pytest.mark.skipif(find_spec("math_verify") is None, reason="Math-Verify is not installed")
 
 
 def correct(response: str, answer: str) -> bool:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import zlib
+from importlib.util import find_spec
 from itertools import islice
 
 import numpy as np
@@ -19,12 +20,11 @@ from entropy_dynamics.sections import parse
 from entropy_dynamics.tasks import Problem
 from entropy_dynamics.tasks.files import load_problems
 from entropy_dynamics.tasks.limited import Verifier
-from entropy_dynamics.tasks.reasoning_gym import TASK, ReasoningGymSet, ReasoningGymSolutions, check
-from entropy_dynamics.tasks.reasoning_gym.check import harmless
+from entropy_dynamics.tasks.reasoning_gym import TASK, ReasoningGymSet, ReasoningGymSolutions
 from entropy_dynamics.tasks.reasoning_gym.problems import FEWER, REFUSED
 from mistakes import mistake
 
-pytest.importorskip("reasoning_gym")
+pytestmark = pytest.mark.skipif(find_spec("reasoning_gym") is None, reason="Reasoning Gym is not installed")
 
 HASHED = "isomorphic_strings: {}, polynomial_multiplication: {}, word_ladder: {}"  # they read sets of strings
 SMALL = {"chain_sum": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}}
@@ -150,6 +150,8 @@ def test_a_generator_with_few_items_says_when_they_are_used_up(monkeypatch, tmp_
 
 
 def test_generating_an_item_takes_nothing_of_the_time_of_an_answer(monkeypatch):
+    from entropy_dynamics.tasks.reasoning_gym import check
+
     class Slow:
         def __getitem__(self, index):
             end = time.process_time() + 0.2
@@ -229,6 +231,8 @@ def test_a_demonstration_is_correct_and_shows_the_steps_of_a_sum():
     ],
 )
 def test_no_answer_that_is_evaluated_does_anything(text, expected):
+    from entropy_dynamics.tasks.reasoning_gym.check import harmless
+
     assert harmless(text) is expected
 
 
