@@ -4,8 +4,6 @@ import hashlib
 from collections.abc import Iterable
 from pathlib import Path
 
-import pandas as pd
-
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import read_parquet, write_parquet
 from entropy_dynamics.results.layout import Layout
@@ -15,6 +13,8 @@ COLUMNS = ["id", "problem", "answer", "task"]
 
 
 def write_problems(path: Path | str, problems: Iterable[Problem]) -> None:
+    import pandas as pd  # not above: the workflow imports this module through the prompts
+
     rows = [(problem.id, problem.text, problem.answer, problem.task) for problem in problems]
     write_parquet(path, pd.DataFrame(rows, columns=COLUMNS, dtype=object))
 
