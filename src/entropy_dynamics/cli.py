@@ -32,7 +32,7 @@ EXTRAS = {  # extra of this project -> packages that come with it
     "reasoning-gym": "reasoning_gym",
 }
 
-REMEDIES = {  # of a system call's errors
+REMEDIES = {  # error number of a system call -> what to do
     errno.EACCES: "change its permissions or name another folder, for results with --results FOLDER",
     errno.EROFS: "name another folder, for results with --results FOLDER",
     errno.ENOSPC: "free some space, and run the same command again",

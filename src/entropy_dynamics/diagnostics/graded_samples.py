@@ -28,7 +28,7 @@ POLICY = re.compile(
 NUMBERED = re.compile(LABEL.format(f"{RUNS}|epoch|iter|iteration"), re.IGNORECASE)  # samples, or policies
 # The number of a sample in a name, such as NeMo-Skills' output-rs0. Files that are numbers alone may be those of steps.
 IN_NAME = r"((?<![a-z])(?:rs|seed|run|trial|sample|attempt|try|rep|repeat|repetition|replica)[ _.=-]*)\d+"
-INDEX = re.compile(  # of a sample, or of its row
+INDEX = re.compile(  # column names that number samples or rows
     f"{NUMBERED.pattern}|((sample|attempt|rollout|repeat|completion|response|request|generation)[ ._/-]?)?"
     "(id|idx|index|number|uid|uuid)|sample|attempt|rollout|repeat",
     re.IGNORECASE,

@@ -217,7 +217,7 @@ def seeds_by_group(config: Config, runs: Iterable[Run]) -> dict[str, int]:
 
 
 def _grouped_claims(config: Config) -> Iterator[dict[tuple[str, str], str]]:
-    """Of each claim in all folders: (model, method) -> its group."""
+    """Yield, for each claim of all folders, the seed group of every (model, method)."""
     numbers = {"tables": 1, "extras": 2, "pilot": 1}  # so that the last seed of a method tells its group
     groups = {0: "tables", 1: "extras", FIRST_PILOT_SEED: "pilot"}
     for claim in chain.from_iterable(load_claims(config.scale, numbers, folder=folder) for folder in (None, *JUDGED)):
