@@ -94,7 +94,7 @@ class Server:
         client, _ = self.listener.accept()
         files: list[int] = []
         try:
-            client.settimeout(1)  # the client may be stopped
+            client.settimeout(10)  # the client may be stopped, or wait for a processor
             message, files, *_ = socket.recv_fds(client, MESSAGE_BYTES, 3)
             request = json.loads(message)
             serves = request["python"] == python() and _sources() == self.sources  # the same modules

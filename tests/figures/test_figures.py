@@ -8,6 +8,7 @@ import matplotlib.image
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib import rc_context
 from matplotlib.figure import Figure
 from PIL import Image
 
@@ -107,9 +108,10 @@ def test_every_figure_is_drawn_and_the_same_bytes_again(results, name):
 def test_a_picture_has_256_colors_and_looks_as_before(tmp_path, monkeypatch):
     figure = Figure(figsize=(3.5, 2))
     figure.subplots().scatter(*np.random.default_rng(0).random((2, 99)), c=np.arange(99), cmap="viridis")
-    style.save(figure, "A title", small := tmp_path / "small.png")
-    monkeypatch.setattr(style, "with_palette", lambda png: png)
-    style.save(figure, "A title", large := tmp_path / "large.png")
+    with rc_context(fname=style.STYLE):
+        style.save(figure, "A title", small := tmp_path / "small.png")
+        monkeypatch.setattr(style, "with_palette", lambda png: png)
+        style.save(figure, "A title", large := tmp_path / "large.png")
     with Image.open(small) as image:
         assert (image.mode, image.info["Title"]) == ("P", "A title")
         assert image.info["dpi"] == pytest.approx((200, 200), rel=1e-3)

@@ -90,11 +90,12 @@ BLOCKS = [{"role": "user", "content": [{"type": "text", "text": "How"}, {"type":
         lambda chat: {"messages": chat},
         lambda chat: json.dumps({"messages": chat}),
         lambda chat: [json.dumps(message) for message in chat],
+        lambda chat: json.dumps(json.dumps(chat)),
         repr,
         lambda chat: str(np.array(chat, dtype=object)),
         lambda chat: repr(np.array(chat, dtype=object)),
     ],
-    ids=["list", "json", "indented", "sorted", "object", "object's json", "json each", "repr", "array", "array's repr"],
+    ids="list,json,indented,sorted,object,json of object,json each,json twice,repr,array,repr of array".split(","),
 )
 def test_a_chat_is_the_users_message_however_it_is_written(written, tmp_path):
     for chat, text in ((CHAT, CHAT[1]["content"]), (BLOCKS, "How\nmany?"), ([CHAT[1]], CHAT[1]["content"])):

@@ -157,7 +157,10 @@ def left(models: Sequence[Columns], weights: Sequence[float] = ()) -> Left:
 
 
 def pooled(parts: Sequence[Left]) -> Left:
-    """The mean of independent estimates, such as of two sizes of a model, weighted by inverse variance."""
+    """The mean of estimates, such as of two sizes of a model, weighted by inverse variance.
+
+    The parts count as independent, though two sizes are evaluated on the same problems.
+    """
     weights = np.array([part.standard_error**-2 for part in parts])
     value = float(weights @ [part.value for part in parts] / weights.sum())
     df = sum(part.seeds - 1 for part in parts)

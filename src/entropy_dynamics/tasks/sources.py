@@ -213,6 +213,10 @@ def _text(value: Any) -> Any:
 
 def _parsed(value: Any, form: re.Pattern[str]) -> Any:
     """The value that a text of this form stands for. Raises ValueError if it is neither JSON nor Python's repr."""
+    if isinstance(value, str) and value.startswith('"'):
+        with suppress(ValueError):  # serialized twice
+            inner = json.loads(value)
+            return _parsed(inner, form) if form.match(inner) else value
     if not (isinstance(value, str) and form.match(value)):
         return value
     with suppress(ValueError, RecursionError):
