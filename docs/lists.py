@@ -14,6 +14,7 @@ import pandas as pd
 from entropy_dynamics.analysis.claims_json import verdicts_of
 from entropy_dynamics.analysis.published_runs import RUN, PublishedRun, read_run
 from entropy_dynamics.analysis.replication import agreeing_had_second_found, detectable_by_unit, replicates
+from entropy_dynamics.analysis.statistics import mean_interval
 from entropy_dynamics.config import BASE, load_config, read_yaml
 from entropy_dynamics.experiments.claims import JUDGED
 from entropy_dynamics.experiments.load import FURTHER, PAPER, TARGETS
@@ -26,6 +27,8 @@ from entropy_dynamics.results.files import read_json
 REFERENCE, EXPERIMENTS = Path("docs/reference"), Path("experiments")
 PART = re.compile(r"(<!-- (\w+): python docs/lists.py -->\n).*?(<!-- end -->)", re.DOTALL)
 LINKED = ("claims.md", "controls.md", "field.md", "ladder.png", "models.json", "controls.json")
+CLIPPING = {"clip_b": "Clip_B", "clip_v": "Clip_V"}
+TOYS, TEST_SETS = ("qwen2.5-7b-instruct", "qwen3-4b-base"), ("aime24", "aime25", "dapo500")
 CORES = 2  # each runs one job at a time
 Runs = dict[str, PublishedRun]  # by path below docs/reference
 
@@ -40,6 +43,7 @@ def written(page: Path) -> str:
     lists: dict[str, Callable[[], str]] = {
         "runs": published_runs,
         "replications": replications,
+        "evidence": evidence,
         "targets": targets,
         "files": experiment_titles,
     }
@@ -91,6 +95,44 @@ def replications() -> str:
             assert not any(claim.reversed for claim in claims), "docs/reference/README.md says that none is"
     heads = ["runs", "parameters", "agree", "detected, points", "at the threshold", "opposite sign"]
     return table([*heads, "verdicts changed (predicted)"], rows)
+
+
+def evidence() -> str:
+    """Differences from GRPO over all published runs of the toy models, with an interval over clusters.
+
+    A cluster is a seed at one size. Its value is the mean over all runs that have both methods, on whatever processor,
+    then over models and data sets. Clusters weigh the same; the interval is Student's.
+    """
+    arms, cells = ["model", "method", "seed"], ["model", "method", "seed", "dataset"]
+    kinds = {"Pass@K": 0.7, "Avg@K": 0.7, "greedy accuracy": 0.0}
+    of_size: dict[str, pd.DataFrame] = {}
+    for size, scale in {"0.1 M": "laptop", "1 M": "desk"}.items():
+        runs = []
+        for file in sorted((REFERENCE / scale).rglob("counts.parquet")):
+            frame = pd.read_parquet(file, filters=[("model", "in", TOYS), ("method", "in", ["grpo", *CLIPPING])])
+            frame = frame[frame["dataset"].isin(TEST_SETS)]
+            solved = {"Pass@K": frame["correct"] > 0}
+            scores = frame.assign(**dict.fromkeys(kinds, frame["correct"] / frame["samples"]) | solved)
+            at = {kind: (frame["temperature"] - value).abs() < 1e-3 for kind, value in kinds.items()}
+            scores[[*kinds]] = scores[[*kinds]].astype(float).where(pd.DataFrame(at))
+            if "grpo" in frame["method"].array:
+                wide = scores.groupby(cells)[[*kinds]].mean().groupby(arms).mean().unstack("method")
+                over = wide.sub(wide.xs("grpo", axis=1, level="method"), level=0)
+                runs.append(over.stack("method", future_stack=True).reset_index().dropna(subset="Avg@K"))
+        once = pd.concat(runs).drop_duplicates()  # some folders repeat the runs of another
+        of_size[size] = 100 * once.groupby(arms).mean().unstack("method")
+    rows = []
+    for method, label in CLIPPING.items():
+        for kind, temperature in kinds.items():
+            clusters = {}
+            for size, scores in of_size.items():
+                clusters[size] = scores[kind, method].unstack("model").dropna().mean(axis=1)
+            every = pd.concat(clusters)
+            intervals = [mean_interval(values.to_numpy()) for values in (every, *clusters.values())]
+            shown = [f"{of.value:+.1f} [{of.low:.1f}, {of.high:.1f}]".replace("-", "−") for of in intervals]
+            name = kind if not temperature else f"{kind}, temperature {temperature}"
+            rows.append([f"{label}: {name}", *shown, f"{(every < 0).sum()} of {len(every)}"])
+    return table(["points over GRPO", "all", *of_size, "clusters below GRPO"], rows)
 
 
 def read_runs() -> Runs:
