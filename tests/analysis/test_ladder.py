@@ -149,7 +149,7 @@ def test_the_right_end_is_the_ladder_of_another_scale_once_its_results_are_compl
 
 
 def test_an_unknown_scale_beyond_is_refused_before_anything_runs(tmp_path):
-    text = (ROOT / "experiments/ladder/ladder.yaml").read_text().replace("beyond: smollm2", "beyond: smolm2")
+    text = (ROOT / "experiments/ladder/ladder.yaml").read_text().replace("scale: smollm2", "scale: smolm2")
     (tmp_path / "ladder.yaml").write_text(text)
     with pytest.raises(UserError, match="unknown scale in beyond 'smolm2'; did you mean 'smollm2'"):
         load_experiment("ladder", SCALE, SEEDS, tmp_path, ROOT / "configs")

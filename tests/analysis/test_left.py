@@ -71,10 +71,16 @@ def test_the_mean_of_the_last_checkpoints_as_a_point(tmp_path):
     names = list(levels)
     averages = {"Clip_B's end": names[:2], "GRPO's end": names[2:]}
     runs = [Run(MODEL, method, seed) for method in names for seed in range(3)]
-    changes = {"compared": ["Clip_B's end"], "averages": averages, "grids": {"last": ["grpo"], "mean": ["GRPO's end"]}}
+    changes = {
+        "edge": ["GRPO*"],
+        "compared": ["Clip_B's end"],
+        "averages": averages,
+        "grids": {"last": ["grpo"], "mean": ["GRPO's end"]},
+    }
     frame = frame_of(tmp_path, levels, runs, **changes)
     assert frame["left"].tolist() == pytest.approx([30, 10])
     assert frame["points"].tolist() == ["GRPO at 0.4", "GRPO's end at 0.4"]
+    assert [verdict.endswith(", at most") for verdict in frame["verdict"]] == [False, True]
 
 
 CLAIM = {"test": "score_difference", "models": [MODEL], "runs": {"clip_b": "tables"}, "metric": "pass", "above": 0}

@@ -56,7 +56,7 @@ def test_arms_are_those_of_the_protocol(scale):
 @pytest.mark.parametrize("scale", SCALES)
 def test_points_are_those_of_the_protocol(scale):
     config = load_config(scale)
-    (name,) = config.experiments
+    name = config.experiments[0]
     experiment = load_experiment(name, scale, dict(config.seeds), Path(config.experiments_folder))
     points = {
         method if last else f"{method}@training.steps={step}"
@@ -80,3 +80,34 @@ def test_training_is_that_of_the_scales_it_extends():
                 for section in ("training", "method", "sampling", "data", "pass_rates"):
                     differs = {key for key in ours[section] if ours[section][key] != theirs[section][key]}
                     assert differs <= {"entropy_change_every", "entropy_change_first_order"}, (section, differs)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_what_is_left_is_over_the_grid_of_the_protocol(scale):
+    config = load_config(scale)
+    frontier, left = (
+        load_experiment(name, scale, dict(config.seeds), Path(config.experiments_folder)) for name in config.experiments
+    )
+    spec, model = left.spec, MODELS[0]
+    assert set(left.runs) == set(frontier.runs)
+    steps = {method: of_method for method, (_, of_method, _) in arms(scale)}
+
+    def at(method, *of):
+        return [method if step == steps[method] else f"{method}@training.steps={step}" for step in of]
+
+    assert [spec.averages[name] for name in spec.compared] == [
+        at(of, 30, 40, 50) for of in ("clip_v", "clip_v_half_rate")
+    ]
+    wanted = [at("grpo", 30, 40, 50), at("grpo_half_rate", 30, 40, 50), at("grpo_quarter_rate", 30, 40, 50)]
+    if scale == "rates":
+        wanted += [at("grpo_half_rate", 80, 90, 100), at("grpo_quarter_rate", 180, 190, 200)]
+    means = {name: of for name, of in spec.averages.items() if name not in spec.compared}
+    assert sorted(means.values()) == sorted(wanted)
+    added = [[*left.methods(model, patterns), *means.keys() & set(patterns)] for patterns in spec.grids.values()]
+    assert [{name.partition("@")[0] for name in left.methods(model, of)} for of in spec.grids.values()] == [
+        {"grpo"}, {"grpo_half_rate"}, {"grpo_quarter_rate"}
+    ]  # fmt: skip
+    of_grpo = {method for method in left.methods(model) if method.startswith("grpo")}
+    assert {name for names in added for name in names} == of_grpo | means.keys()
+    for patterns, mean in zip(spec.grids.values(), ("grpo", "grpo_half_rate", "grpo_quarter_rate"), strict=True):
+        assert {means[name][0].partition("@")[0] for name in means.keys() & set(patterns)} == {mean}

@@ -95,7 +95,10 @@ BLOCKS = [{"role": "user", "content": [{"type": "text", "text": "How"}, {"type":
         lambda chat: str(np.array(chat, dtype=object)),
         lambda chat: repr(np.array(chat, dtype=object)),
     ],
-    ids="list,json,indented,sorted,object,json of object,json each,json twice,repr,array,repr of array".split(","),
+    ids=[
+        *("list", "json", "indented", "sorted", "object", "object's json", "json each", "json twice"),
+        *("repr", "array", "array's repr"),
+    ],
 )
 def test_a_chat_is_the_users_message_however_it_is_written(written, tmp_path):
     for chat, text in ((CHAT, CHAT[1]["content"]), (BLOCKS, "How\nmany?"), ([CHAT[1]], CHAT[1]["content"])):

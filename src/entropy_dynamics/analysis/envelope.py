@@ -12,6 +12,7 @@ over the resamples corrects the estimate. The interval covers the sampling of th
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -195,7 +196,8 @@ def left_frame(experiment: Experiment[LeftSpec], results: Results) -> pd.DataFra
 
     - `over`: the key of `LeftSpec.grids` that widens the envelope last.
     - `left`: points of Pass@K, with `_low` and `_high`, and with `_low_here` and `_high_here` for these problems alone.
-    - `single`, `halved`, `spare`: see `Left`; `points`: at the envelope; `verdict`.
+    - `single`, `halved`, `spare`: see `Left`; `points`: at the envelope.
+    - `verdict`, with "at most" if one of the points is of `LeftSpec.edge`.
 
     If the scale `LeftSpec.beyond` has results, its rows follow, and the means of both, weighted by inverse variance.
     """
@@ -203,23 +205,28 @@ def left_frame(experiment: Experiment[LeftSpec], results: Results) -> pd.DataFra
     frames = [_rows(found, results.scale)]
     if other := results.beyond(experiment):
         theirs = _left_of(*other)
-        both = {key: (pooled([found[key][0], theirs[key][0]]), "") for key in found if key in theirs}
+        both = {key: _together(found[key], theirs[key]) for key in found if key in theirs}
         frames += [_rows(theirs, other[1].scale), _rows(both, f"{results.scale} and {other[1].scale}")]
     return pd.concat(frames, ignore_index=True)
 
 
-Found = dict[tuple[str, str, str], tuple[Left, str]]
-"""Method, `over` and model -> what is left, and the points at the envelope."""
+Found = dict[tuple[str, str, str], tuple[Left, str, bool]]
+"""Method, `over` and model -> what is left, the points at the envelope, and whether one is of `LeftSpec.edge`."""
+
+
+def _together(*found: tuple[Left, str, bool]) -> tuple[Left, str, bool]:
+    return pooled([interval for interval, _, _ in found]), "", any(at_edge for *_, at_edge in found)
 
 
 def _rows(found: Found, scale: str) -> pd.DataFrame:
     rows = []
-    for (method, over, model), (interval, points) in found.items():
+    for (method, over, model), (interval, points, at_edge) in found.items():
         row = {"scale": scale, "model": model, "method": method, "over": over, "seeds": interval.seeds}
         row |= interval.columns("left")
         row["left_low_here"], row["left_high_here"] = interval.on_these_problems
         row |= {"single": interval.single, "halved": interval.halved, "spare": interval.spare, "points": points}
-        rows.append(row | {"verdict": "" if model == DIFFERENCE else interval.verdict()})
+        verdict = interval.verdict() + ", at most" * at_edge
+        rows.append(row | {"verdict": "" if model == DIFFERENCE else verdict})
     return pd.DataFrame(rows)
 
 
@@ -240,7 +247,9 @@ def _left_of(experiment: Experiment[LeftSpec], results: Results) -> Found:
         averages = [name for name in spec.averages if name in patterns]
         names += [(of, at) for of in [*experiment.methods(models[0], patterns), *averages] for at in counts]
         grids[over] = len(names)
-    labels = [f"{label_of(experiment, results, name)} at {at:g}" for name, at in names]
+    theirs = names[len(spec.compared) :]
+    edge = {place for place, (name, _) in enumerate(theirs) if any(fnmatchcase(name, of) for of in spec.edge)}
+    labels = [f"{label_of(experiment, results, name)} at {at:g}" for name, at in theirs]
     columns = []
     for model in models:
         points = [[counts[at][model, of] for of in spec.averages.get(method, [method])] for method, at in names]
@@ -256,8 +265,9 @@ def _left_of(experiment: Experiment[LeftSpec], results: Results) -> Found:
                 used = [model for model, weight in enumerate(of_model) if weight]
                 scores = [[column[:, chosen] for column in columns[model]] for model in used]
                 interval = left(scores, [of_model[model] for model in used])
-                own = interval.mixtures if name in models else ()
-                found[method, over, name] = (interval, "".join(mixed(of, labels[len(spec.compared) :]) for of in own))
+                own = "".join(mixed(of, labels) for of in interval.mixtures if name in models)
+                at_edge = any(high in edge or (share and low in edge) for low, high, share in interval.mixtures)
+                found[method, over, name] = (interval, own, at_edge)
     return found
 
 

@@ -172,15 +172,16 @@ class Results:
         return load_experiment(name, self.scale, self.seeds, self.folder, self.configs)
 
     def beyond(self, experiment: Experiment[Any]) -> tuple[Experiment[Any], Self] | None:
-        """The experiment of the same name at the scale `beyond` of its spec, if its results are complete."""
-        if experiment.spec.beyond in (None, self.scale):
+        """The experiment `beyond` of its spec, if its results are complete."""
+        beyond = experiment.spec.beyond
+        if beyond is None or beyond.scale == self.scale:
             return None
-        config = config_of(experiment.spec.beyond, self.configs)
+        config = config_of(beyond.scale, self.configs)
         root = (self.origin or self.root).with_name(config.scale)
         restored = {"tables": len(read_json(path))} if (path := root / SEEDS).is_file() else {}
         seeds, folder = dict(config.seeds) | restored, self.configs.parent / config.experiments_folder
         others = replace(self, root=root, scale=config.scale, seeds=seeds, experiments=folder, origin=None)
-        larger = others.experiment(experiment.name)
+        larger = others.experiment(beyond.experiment)
         larger = replace(larger, spec=larger.spec.model_copy(update={"beyond": None}))
         return (larger, others) if all(path.is_file() for path in larger.input_files(root)) else None
 

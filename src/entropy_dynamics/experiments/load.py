@@ -6,6 +6,7 @@ Snakemake imports this module to find the input files of its rules, so it import
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from fnmatch import filter as filter_names
 from fnmatch import fnmatchcase
 from functools import cache
 from itertools import product
@@ -263,9 +264,14 @@ def _check_names(experiment: Experiment[specs.Spec], where: str, config: Config,
         ("evaluation set", experiment.evaluations, list(config.data.evaluation)),
         ("method in labels", getattr(spec, "labels", ()), methods),
         ("method in compared", getattr(spec, "compared", ()), {*methods, *averages}),
+        (
+            "method in edge",
+            [of for of in getattr(spec, "edge", ()) if not filter_names([*methods, *averages], of)],
+            methods,
+        ),
         ("method in averages", [name for of in averages.values() for name in of], methods),
         ("model in fitted", getattr(spec, "fitted", ()), experiment.models),
-        ("scale in beyond", filter(None, [getattr(spec, "beyond", None)]), known_names("scale", configs)),
+        ("scale in beyond", [of.scale for of in [getattr(spec, "beyond", None)] if of], known_names("scale", configs)),
         *compared,
     ):
         check_known(where, kind, names, known)

@@ -40,6 +40,13 @@ class RunGroup(Section):
     """null: those of the experiment."""
 
 
+class Beyond(Section):
+    """The experiment of another scale that is shown too, if its results are complete."""
+
+    scale: str
+    experiment: str
+
+
 class Sweep(Section):
     """One method with several values of one parameter."""
 
@@ -152,8 +159,10 @@ class LeftSpec(FrontierSpec):
     """What is added -> methods, patterns like grpo@*, or averages, whose points at temperatures above 0 are added."""
     averages: dict[str, Names] = Field(default_factory=dict)
     """Name -> methods whose scores are averaged, such as the last checkpoints, at each temperature."""
-    beyond: str | None = None
-    """A scale with an experiment of the same name, pooled with this one if its results are complete."""
+    edge: list[str] = Field(default_factory=list)
+    """Methods, as patterns, at the edge of what was tried: with a point of theirs at the envelope, a value is a bound."""
+    beyond: Beyond | None = None
+    """Pooled with this one."""
 
 
 class LadderSpec(ComparedSpec):
@@ -162,8 +171,8 @@ class LadderSpec(ComparedSpec):
     runs: OneGroup
     fitted: Annotated[Names, Field(default_factory=list, min_length=3)]
     """Models from which the scores of all other models are predicted."""
-    beyond: str | None = None
-    """A scale with an experiment of the same name, whose gains are added if its results are complete."""
+    beyond: Beyond | None = None
+    """Its gains are added."""
 
 
 class DifficultySpec(ComparedSpec):
