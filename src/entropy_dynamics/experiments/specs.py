@@ -160,7 +160,7 @@ class LeftSpec(FrontierSpec):
     averages: dict[str, Names] = Field(default_factory=dict)
     """Name -> methods whose scores are averaged, such as the last checkpoints, at each temperature."""
     edge: list[str] = Field(default_factory=list)
-    """Methods, as patterns, at the edge of what was tried: with a point of theirs at the envelope, a value is a bound."""
+    """Patterns of methods at the edge of what was tried: with a point of theirs at the envelope, a value is a bound."""
     beyond: Beyond | None = None
     """Pooled with this one."""
 
