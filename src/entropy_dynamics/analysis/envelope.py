@@ -114,13 +114,13 @@ class Left(Interval):
             return math.nan
         return scipy.special.nctdtrinc(df, 1 - power, t_quantile(df)) * given.standard_error
 
-    def verdict(self) -> str:
+    def verdict(self, margin: float = MARGIN) -> str:
         """'left', 'less than 3 points left', 'undecided', or 'beyond' where the baseline has no point to compare."""
         if math.isnan(self.value):
             return "beyond"
         if self.low > 0 and not self.spare:
             return "left"
-        return f"less than {MARGIN:g} points left" if self.high < MARGIN else "undecided"
+        return f"less than {margin:g} points left" if self.high < margin else "undecided"
 
 
 def left(models: Sequence[Columns], weights: Sequence[float] = ()) -> Left:
@@ -202,11 +202,12 @@ def left_frame(experiment: Experiment[LeftSpec], results: Results) -> pd.DataFra
     If the scale `LeftSpec.beyond` has results, its rows follow, and the means of both, weighted by inverse variance.
     """
     found = _left_of(experiment, results)
-    frames = [_rows(found, results.scale)]
+    margin = experiment.spec.margin
+    frames = [_rows(found, results.scale, margin)]
     if other := results.beyond(experiment):
         theirs = _left_of(*other)
         both = {key: _together(found[key], theirs[key]) for key in found if key in theirs}
-        frames += [_rows(theirs, other[1].scale), _rows(both, f"{results.scale} and {other[1].scale}")]
+        frames += [_rows(theirs, other[1].scale, margin), _rows(both, f"{results.scale} and {other[1].scale}", margin)]
     return pd.concat(frames, ignore_index=True)
 
 
@@ -218,14 +219,14 @@ def _together(*found: tuple[Left, str, bool]) -> tuple[Left, str, bool]:
     return pooled([interval for interval, _, _ in found]), "", any(at_edge for *_, at_edge in found)
 
 
-def _rows(found: Found, scale: str) -> pd.DataFrame:
+def _rows(found: Found, scale: str, margin: float) -> pd.DataFrame:
     rows = []
     for (method, over, model), (interval, points, at_edge) in found.items():
         row = {"scale": scale, "model": model, "method": method, "over": over, "seeds": interval.seeds}
         row |= interval.columns("left")
         row["left_low_here"], row["left_high_here"] = interval.on_these_problems
         row |= {"single": interval.single, "halved": interval.halved, "spare": interval.spare, "points": points}
-        verdict = interval.verdict() + ", at most" * at_edge
+        verdict = interval.verdict(margin) + ", at most" * at_edge
         rows.append(row | {"verdict": "" if model == DIFFERENCE else verdict})
     return pd.DataFrame(rows)
 

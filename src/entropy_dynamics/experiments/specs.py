@@ -159,6 +159,8 @@ class LeftSpec(FrontierSpec):
     """What is added -> methods, patterns like grpo@*, or averages, whose points at temperatures above 0 are added."""
     averages: dict[str, Names] = Field(default_factory=dict)
     """Name -> methods whose scores are averaged, such as the last checkpoints, at each temperature."""
+    margin: float = 3.0
+    """Points of Pass@K, the smallest effect of interest."""
     edge: list[str] = Field(default_factory=list)
     """Patterns of methods at the edge of what was tried: with a point of theirs at the envelope, a value is a bound."""
     beyond: Beyond | None = None

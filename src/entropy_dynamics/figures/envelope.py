@@ -3,7 +3,7 @@
 import pandas as pd
 from matplotlib.figure import Figure
 
-from entropy_dynamics.analysis.envelope import DIFFERENCE, MARGIN, MEAN, label_of, left_frame
+from entropy_dynamics.analysis.envelope import DIFFERENCE, MEAN, label_of, left_frame
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.experiments.load import Experiment
 from entropy_dynamics.experiments.specs import LeftSpec
@@ -21,7 +21,7 @@ def draw_left(experiment: Experiment[LeftSpec], results: Results) -> tuple[Figur
     axes = figure.subplots(1, len(steps), sharex=True, sharey=True, squeeze=False)[0]
     for step, ax in zip(steps, axes, strict=True):
         ax.axvline(0, color="0.5", linewidth=0.7, zorder=0.5)
-        ax.axvline(MARGIN, color="0.5", linewidth=0.7, linestyle=(0, (3, 2)), zorder=0.5)
+        ax.axvline(spec.margin, color="0.5", linewidth=0.7, linestyle=(0, (3, 2)), zorder=0.5)
         for place, method in enumerate(spec.compared):
             of = drawn[(drawn["over"] == step) & (drawn["method"] == method)]
             shift = 0.34 * (place - (len(spec.compared) - 1) / 2)
@@ -38,7 +38,8 @@ def draw_left(experiment: Experiment[LeftSpec], results: Results) -> tuple[Figur
     baseline = style.pretty(results.label(spec, spec.baseline))
     notes = [
         f"Pass@K left at equal Avg@K over the envelope of {baseline}'s points; each panel adds some",
-        f"whiskers: 95 % intervals over seeds and problems, the choice of points included; dashed: {MARGIN:g} points",
+        "whiskers: 95 % intervals over seeds and problems, the choice of points included; "
+        f"dashed: {spec.margin:g} points",
     ]
     style.add_footer(figure, [*style.what_ran(experiment, results), *notes])
     return figure, frame
