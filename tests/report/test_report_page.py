@@ -211,7 +211,7 @@ def live(page, tmp_path) -> Results:
                 torch.arange(20).reshape(4, 5),
                 SimpleNamespace(**values),
                 values["advantage"],
-                (values["weight"] > 0).float(),
+                (values["weight"] > (0 if step < 2 else -9)).float(),
                 lambda token: f"<b>{token}" if token == 3 else f"t{token}",
                 lambda row: {"prompt": f"prompt {row // 2}", "correct": row == 0},
             )
@@ -226,8 +226,9 @@ def live(page, tmp_path) -> Results:
 def test_a_page_before_there_are_verdicts_shows_the_runs_that_go_on(live):
     text = write_report(live).read_text()
     assert "No verdicts yet" in text
-    assert "Toy models show the mechanism" in text
-    assert "toy Qwen2 for Qwen2.5-7B-Instruct, " in text.partition("No verdicts yet")[0]
+    opening, _, below = text.partition("No verdicts yet")
+    assert re.search(r"Toy models of 0\.\d+( to 0\.\d+)? M parameters stand in for the paper's", opening)
+    assert "toy Qwen2 for Qwen2.5-7B-Instruct, " in below
     assert not re.search("claims hold|All tables and figures|>Claims", text)  # nothing that is still empty
     left, total = map(int, re.search(r"Training now \((\d+) of (\d+) runs left\)", text).groups())
     runs = {run.path for run in live.experiment("table1").runs if run.method != "base"}
@@ -244,10 +245,15 @@ def test_a_page_before_there_are_verdicts_shows_the_runs_that_go_on(live):
 
 
 def test_a_token_shows_the_numbers_of_its_file(live, browser):
+    from selenium.webdriver.common.keys import Keys
+
     browser.get(write_report(live).as_uri())
     chosen = {name: browser.find_element("css selector", f"select[name={name}]") for name in ("method", "step")}
     assert chosen["method"].get_attribute("value") == "clip_b"
-    assert chosen["step"].get_attribute("value") == "2"  # the last
+    assert chosen["step"].get_attribute("value") == "1"  # the last with a dropped token
+    for button, step in (("next", "2"), ("next", "0"), ("previous", "2")):
+        browser.find_element("xpath", f"//button[starts-with(text(), '{button}')]").click()
+        assert chosen["step"].get_attribute("value") == step
     for method, step in (("clip_b", 0), ("grpo", 0)):
         for name, value in (("method", method), ("step", step)):
             select = browser.find_element("css selector", f"select[name={name}]")
@@ -268,6 +274,11 @@ def test_a_token_shows_the_numbers_of_its_file(live, browser):
             classes = token.get_attribute("class").split()
             assert classes[0] == ("raises" if push > 0 else "lowers")
             assert ("dropped" in classes) == (sample["weight"][row] == 0)
+    token.send_keys(Keys.ARROW_RIGHT)
+    assert f"“{rows.iloc[3]['token'][2]}”" in browser.find_element("id", "token").text
+    browser.find_element("css selector", "input[name=text]").send_keys("prompt 1")
+    assert len(browser.find_elements("css selector", ".response")) == 2
+    assert browser.find_element("id", "most").text.startswith("2 of 4 responses.")
     assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
 
 

@@ -77,11 +77,18 @@ def write_report(results: Results) -> Path:
         folded=folded,
         gates=[read_json(path) for path in sorted(layout.root.glob("pass_rates/*.gate.json"))],
         ran=what_ran(layout),
-        models=[model.ran_with_size for model in models],
+        independent=sum((claim["verdict"], claim["rests_on"]) == ("holds", "independent") for claim in claims),
+        sizes=_sizes([model.parameters for model in models]),
         toy=any(model.toy for model in models),
     )
     write_text(layout.report, page)
     return layout.report
+
+
+def _sizes(parameters: list[int]) -> str:
+    """'0.13 M', or '0.11 to 0.13 M'."""
+    ends = dict.fromkeys(f"{of(parameters, default=0) / 1e6:.2g}" for of in (min, max))
+    return f"{' to '.join(ends)} M"
 
 
 def shown_in(place: str) -> list[str]:
