@@ -227,7 +227,7 @@ def test_a_page_before_there_are_verdicts_shows_the_runs_that_go_on(live):
     text = write_report(live).read_text()
     assert "No verdicts yet" in text
     opening, _, below = text.partition("No verdicts yet")
-    assert re.search(r"Toy models of 0\.\d+( to 0\.\d+)? M parameters stand in for the paper's", opening)
+    assert re.search(r"Toy models of [\d.]+( to [\d.]+)? M parameters stand in for the paper's", opening)
     assert "toy Qwen2 for Qwen2.5-7B-Instruct, " in below
     assert not re.search("claims hold|All tables and figures|>Claims", text)  # nothing that is still empty
     left, total = map(int, re.search(r"Training now \((\d+) of (\d+) runs left\)", text).groups())
