@@ -37,15 +37,11 @@ from project_copy import copy_project, snakemake
 from reference import even_sum, sums, training_config
 
 ROOT = Path(__file__).parents[1]
+MODEL = "qwen2.5-7b-instruct"
 HABITS = {
-    "solved": 0.5,
-    "attempts": 2,
-    "gives_up": 0.5,
-    "sloppy": 0.1,
-    "shortcut": 0.2,
-    "unboxed": 0.1,
+    "solved": 0.5, "attempts": 2, "gives_up": 0.5, "sloppy": 0.1, "shortcut": 0.2, "unboxed": 0.1,
     "rambling": 0.1,
-}
+}  # fmt: skip
 SETS = ("aime24", "aime25", "dapo500", "validation")
 # Published problems as JSONL, such as dapo_slice.jsonl and aime24.jsonl; the tests that read them are skipped without.
 REAL_PROBLEMS = Path(os.environ.get("ENTROPY_DYNAMICS_REAL_PROBLEMS", ROOT.parent / "shared" / "data"))
@@ -60,13 +56,9 @@ LONGEST = ("ranks", "gpu_check", "kills", "token_stats_triton", "time_limit", "d
 DEALT_OUT = ("test_reference_runs",)
 # Every method's training step, and the tests of each module that is annotated; none passes a wrong shape on purpose.
 TYPED = {
-    "test_shapes",
-    "test_dynamics",
-    "test_objective",
-    "test_critic",
-    "test_all_methods",
+    "test_shapes", "test_dynamics", "test_objective", "test_critic", "test_all_methods",
     "test_every_response_is_cut_off",
-}
+}  # fmt: skip
 
 
 def smallest_group(method: str) -> int:
@@ -75,6 +67,7 @@ def smallest_group(method: str) -> int:
 
 
 def pytest_configure(config):
+    os.chdir(ROOT)  # where commands find configs/ and experiments/
     # A shell's background jobs ignore Ctrl-C, and so would the commands that tests send it to.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if not hasattr(config, "workerinput"):  # the workers of pytest-xdist share it
@@ -130,7 +123,7 @@ class SmallResults:
 
     folder: Path
     settings: tuple[str, ...]
-    model: str = "qwen2.5-7b-instruct"
+    model: str = MODEL
 
     def run(self, method: str) -> Path:
         return self.folder / "smoke" / "runs" / self.model / method / "seed0"
@@ -154,10 +147,8 @@ SMALL = (  # settings of the smoke scale
 @pytest.fixture(scope="session")
 def prepared_results(tmp_path_factory) -> SmallResults:
     made = SmallResults(tmp_path_factory.mktemp("small"), tuple(set_to(SMALL)))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(ROOT)
-        for stage in (["problems"], ["model", "--model", made.model], ["pass_rates"]):
-            assert main([*stage, "--scale", "smoke", "--results", str(made.folder), *made.settings]) == 0
+    for stage in (["problems"], ["model", "--model", made.model], ["pass_rates"]):
+        assert main([*stage, "--scale", "smoke", "--results", str(made.folder), *made.settings]) == 0
     return made
 
 
@@ -188,17 +179,10 @@ def toy_model_config(**changes) -> ToyModelConfig:
     """One layer, one head and one warm-start step, unless `changes` say otherwise."""
     solutions = {"task": "countdown", "numbers": (2, 3), "values": (1, 9), "targets": (1, 40), "habits": HABITS}
     values = {
-        "architecture": "qwen2",
-        "hidden_size": 32,
-        "layers": 1,
-        "head_size": 32,
-        "heads": 1,
-        "kv_heads": 1,
-        "intermediate_size": 48,
-        "tied_embeddings": True,
-        "seed": 5,
+        "architecture": "qwen2", "hidden_size": 32, "layers": 1, "head_size": 32, "heads": 1,
+        "kv_heads": 1, "intermediate_size": 48, "tied_embeddings": True, "seed": 5,
         "warm_start": {"steps": 1, "batch_size": 2, "learning_rate": 1e-3, "solutions": solutions},
-    }
+    }  # fmt: skip
     return ToyModelConfig.model_validate(values | changes)
 
 
@@ -270,7 +254,7 @@ def trainer_on(make_trainer):
     """`trainer_on(device, method, model, ...)`: a trainer with the settings of the method's file, and `changes`."""
 
     def make(device, name, model, **changes):
-        config = load_config("laptop", "qwen2.5-7b-instruct", name, configs=ROOT / "configs")
+        config = load_config("laptop", MODEL, name)
         training = config.training
         own = {key: getattr(training, key) for key in ("reward", "advantage", "updates_per_batch")}
         own |= {"critic": training.critic.model_dump(), "single_forward_tokens": 0}

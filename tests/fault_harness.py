@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from glob import glob
 from pathlib import Path
 
@@ -168,6 +169,13 @@ def wait_until(true: Callable[[], object], process: subprocess.Popen | None = No
         assert process is None or process.poll() is None
         assert time.monotonic() < end
         time.sleep(0.01)
+
+
+def alive(pid: int) -> bool:
+    """The process runs and is no zombie."""
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def kill(process: subprocess.Popen) -> None:

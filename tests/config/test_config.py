@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from command_line import error, output, run
-from conftest import ROOT
+from conftest import MODEL, ROOT
 from entropy_dynamics.config import (
     USED,
     _entry,
@@ -30,13 +30,10 @@ from entropy_dynamics.methods import method_types
 from entropy_dynamics.sections import LOCATION, PER_MACHINE, parse
 from mistakes import message_of, mistake
 
-MODEL = "qwen2.5-7b-instruct"
 CONFIGS = ROOT / "configs"
 
 
 # ---------------------------------------------------------------- merging
-
-
 def test_merge_order(configs):
     """base <- laptop <- mine <- model <- method <- --set: the same key, set in one more file each time."""
     layers = ["base", "scale/laptop", "scale/mine", f"model/{MODEL}", "method/grpo"]
@@ -136,12 +133,12 @@ def test_what_is_written_is_read_as_it_was(configs):
 )
 def test_an_escaped_interpolation_stays_a_text(tmp_path, text, literal):
     """In a config, in the config.yaml of a run, and in the config of a run with that file's values."""
-    config = load_config("laptop", MODEL, "grpo", [f"method.label='{text}'"], CONFIGS)
+    config = load_config("laptop", MODEL, "grpo", [f"method.label='{text}'"])
     assert config.method.label == literal
     (tmp_path / "config.yaml").write_text(to_yaml(config))
     assert read_config(tmp_path / "config.yaml")["method"]["label"] == literal
     written = read_yaml(tmp_path / "config.yaml")["method"]["label"]
-    assert load_config("laptop", MODEL, "grpo", [f"method.label='{written}'"], CONFIGS) == config
+    assert load_config("laptop", MODEL, "grpo", [f"method.label='{written}'"]) == config
 
 
 @pytest.mark.parametrize(
@@ -181,8 +178,7 @@ overrides:
     assert settings("mine", "qwen3-4b-base", "training.steps=5") == (5, 7)
 
 
-def test_the_origin_of_a_value_is_named_with_what_it_overrides(monkeypatch, capsys):
-    monkeypatch.chdir(ROOT)
+def test_the_origin_of_a_value_is_named_with_what_it_overrides(capsys):
     why, of_run = ["config", "--why"], ["--model", "qwen3-4b-base", "--method", "clip_b"]
     layers = [
         (1.55, "configs/method/clip_b.yaml, for {toy: laptop, model: qwen3-4b-base}"),
@@ -254,16 +250,16 @@ def test_a_run_says_that_a_toy_model_has_released_settings(configs, tmp_path, mo
 def test_method_parameters_in_its_name():
     assert split_method("clip_b") == ("clip_b", [])
     assert split_method("clip_b@mu=1.2,apply_to=both") == ("clip_b", ["mu=1.2", "apply_to=both"])
-    method = load_config("laptop", MODEL, "clip_v@mu=1.2,max_frac=1e-3,apply_to=both", configs=CONFIGS).method
+    method = load_config("laptop", MODEL, "clip_v@mu=1.2,max_frac=1e-3,apply_to=both").method
     assert method.name == "clip_v"
     assert (method.params.mu, method.params.max_frac, method.params.apply_to) == (1.2, 0.001, "both")
-    assert load_config("laptop", MODEL, "clip_b@mu=1.2", ["method.params.mu=3"], CONFIGS).method.params.mu == 3
+    assert load_config("laptop", MODEL, "clip_b@mu=1.2", ["method.params.mu=3"]).method.params.mu == 3
 
 
 @pytest.mark.parametrize("method", ["clip_b", "clip_v", "clip_b_paper", "clip_v_paper", "random_mask", "ppo_clip_v"])
 @pytest.mark.parametrize("scale", ["laptop", "paper"])
 def test_a_share_replaces_the_bounds_in_the_files(scale, method, configs):
-    params = load_config(scale, MODEL, f"{method}@share=0.02", configs=CONFIGS).method.params
+    params = load_config(scale, MODEL, f"{method}@share=0.02").method.params
     assert (params.share, params.mu, params.mu_plus) == (0.02, None, math.inf)
     assert getattr(params, "max_frac", None) is None
     (configs / "method/mine.yaml").write_text(f"extends: {method}\nmethod: {{params: {{share: 0.03}}}}\n")
@@ -286,11 +282,11 @@ def test_a_share_replaces_the_bounds_in_the_files(scale, method, configs):
 )
 def test_a_share_beside_a_bound_is_refused(method, overrides, other):
     with mistake(f"method {method}: give share or {other}, not both"):
-        load_config("laptop", MODEL, method, overrides, CONFIGS)
+        load_config("laptop", MODEL, method, overrides)
 
 
 def test_runs_made_before_the_share_existed_are_current():
-    config = load_config("laptop", MODEL, "clip_b", configs=CONFIGS)
+    config = load_config("laptop", MODEL, "clip_b")
     before = config.model_dump()
     del before["method"]["params"]["share"]
     assert settings_of("train", before | {"versions": {}}) == settings_of(
@@ -300,7 +296,7 @@ def test_runs_made_before_the_share_existed_are_current():
 
 def test_a_built_method_is_fresh():
     """A method may keep state, which two runs of one process must not share."""
-    config = load_config("laptop", MODEL, "adaptive_entropy", configs=CONFIGS).method
+    config = load_config("laptop", MODEL, "adaptive_entropy").method
     one, other = config.build(), config.build()
     one.observe({"sampled_entropy": 0.01})
     assert one.state_dict() != other.state_dict() == config.build().state_dict()
@@ -336,7 +332,7 @@ def changed(config: StageConfig, other: StageConfig) -> list[str]:
     ],
 )
 def test_a_stage_depends_on_the_settings_that_it_uses(entry, stages):
-    before, after = (load_config("laptop", MODEL, "clip_b", given, configs=CONFIGS) for given in ([], [entry]))
+    before, after = (load_config("laptop", MODEL, "clip_b", given) for given in ([], [entry]))
     assert changed(after, before) == stages
 
 
@@ -361,7 +357,7 @@ def test_machine_file(configs):
     machine.write_text("data: {folder: mine}\nmodel: {path: /models/mine}\n")  # allowed, but they replace what runs
     replaced = load_config("laptop", MODEL, "grpo", configs=configs)
     assert changed(replaced, before) == ["problems"]  # a toy model has no path
-    paper = [load_config("paper", MODEL, overrides=entries, configs=CONFIGS) for entries in ([], ["model.path=x"])]
+    paper = [load_config("paper", MODEL, overrides=entries) for entries in ([], ["model.path=x"])]
     assert changed(*paper) == ["model"]
     machine.write_text("training: {steps: 7}\n")
     message = message_of(configs, "laptop")
@@ -378,15 +374,13 @@ def test_machine_file(configs):
 
 
 # ---------------------------------------------------------------- the files of the repository
-
-
 @pytest.mark.parametrize("scale", known_names("scale", CONFIGS))
 def test_every_model_and_method_loads_at_every_scale(scale):
-    models = load_config(scale, configs=CONFIGS).models
+    models = load_config(scale).models
     for model in models:
-        assert load_config(scale, model, configs=CONFIGS).model.name == model
+        assert load_config(scale, model).model.name == model
     for name in known_names("method", CONFIGS):
-        config = load_config(scale, models[0], name, configs=CONFIGS)
+        config = load_config(scale, models[0], name)
         method = config.method
         assert method.label
         if name != "base":
@@ -399,7 +393,7 @@ def test_every_key_is_set_in_a_file():
     """Defaults and their sources are in YAML; only sets of problems, methods and engines have optional keys."""
     names = ("base", "scale/laptop", f"model/{MODEL}", "method/clip_b")
     written = {key for name in names for key, _ in flatten(yaml.safe_load((CONFIGS / f"{name}.yaml").read_text()))}
-    config = load_config("laptop", MODEL, "clip_b", configs=CONFIGS)
+    config = load_config("laptop", MODEL, "clip_b")
     optional = ("method.params", "toy_models", "data.train", "data.evaluation", "engine")
     assert [key for key, _ in flatten(config.model_dump()) if key not in written and not key.startswith(optional)] == []
 
@@ -408,7 +402,7 @@ def test_json_schema_accepts_resolved_configs_and_refuses_unknown_keys():
     jsonschema = pytest.importorskip("jsonschema")
     schema = RunConfig.model_json_schema()
     validator = jsonschema.Draft202012Validator(schema)
-    config = yaml.safe_load(to_yaml(load_config("paper", MODEL, "clip_b", configs=CONFIGS)))
+    config = yaml.safe_load(to_yaml(load_config("paper", MODEL, "clip_b")))
     assert [error.message for error in validator.iter_errors(config)] == []
     for key, value in (
         ("training", config["training"] | {"stepz": 3}),
@@ -424,10 +418,10 @@ def test_json_schema_accepts_resolved_configs_and_refuses_unknown_keys():
 @pytest.mark.parametrize("scale", known_names("scale", CONFIGS))
 def test_strengths_that_must_be_equal_are(scale):
     """docs/protocol.md: PPO uses what GRPO uses, variants of a method its strength; baselines have its updates."""
-    for model in load_config(scale, configs=CONFIGS).models:
+    for model in load_config(scale).models:
 
         def of(name, model=model):
-            return load_config(scale, model, name, configs=CONFIGS)
+            return load_config(scale, model, name)
 
         for name, others in {
             "clip_b": ["ppo_clip_b", "clip_b_paper"],
@@ -444,7 +438,7 @@ def test_strengths_that_must_be_equal_are(scale):
 
 
 def test_marked_keys_exist():
-    configs = [load_config(scale, MODEL, "grpo", configs=CONFIGS) for scale in ("laptop", "paper")]  # two engines
+    configs = [load_config(scale, MODEL, "grpo") for scale in ("laptop", "paper")]  # two engines
     keys = {key for config in configs for key, _ in flatten(config.model_dump())}
     for one in marked_keys(PER_MACHINE, LOCATION):
         assert any(key == one or key.startswith(f"{one}.") for key in keys), one

@@ -2,12 +2,11 @@
 
 import pytest
 
-from conftest import ROOT
+from conftest import MODEL, ROOT
 from entropy_dynamics.config import RunConfig, _entry, _merge, flatten, load_config
 from entropy_dynamics.sections import parse
 from mistakes import message_of, mistake
 
-MODEL = "qwen2.5-7b-instruct"
 CONFIGS = ROOT / "configs"
 
 
@@ -94,7 +93,7 @@ def test_a_file_without_a_key_that_it_should_have(configs):
 def test_uneven_updates_are_checked_one_by_one():
     uneven = ["hardware.ranks=3", "training.prompts_per_step=9", "training.updates_per_batch=2"]
     assert "multiple of hardware.ranks = 3" in message_of(CONFIGS, "laptop", MODEL, "grpo", uneven)
-    load_config("laptop", MODEL, "grpo", [*uneven, "training.group_size=3"], configs=CONFIGS)
+    load_config("laptop", MODEL, "grpo", [*uneven, "training.group_size=3"])
 
 
 THRESHOLDS = {  # inf: never
@@ -105,7 +104,7 @@ THRESHOLDS = {  # inf: never
 
 
 def test_no_number_may_be_nan_and_none_but_thresholds_infinite():
-    whole = load_config("paper", MODEL, "clip_b", configs=CONFIGS).model_dump()
+    whole = load_config("paper", MODEL, "clip_b").model_dump()
     numbers = [key for key, value in flatten(whole) if isinstance(value, float) and "toy_models" not in key]
     assert len(numbers) > 15
     for key in numbers:

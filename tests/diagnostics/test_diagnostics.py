@@ -10,12 +10,10 @@ import pytest
 import torch
 
 from command_line import error, output, run, write_lines
-from conftest import ROOT
 from entropy_dynamics.core.dynamics import batch_entropy_change
 from entropy_dynamics.core.token_stats import token_stats
 
 # ---------------------------------------------------------------- pass-at-k
-
 GRADES = {"a": [1, 0, 0, 0], "b": [1, 1, 0, 0], "c": [0, 0, 0, 0], "d": [1, 1, 1, 1]}
 
 
@@ -178,8 +176,6 @@ def test_the_power_from_few_samples_is_that_of_the_true_rates(rates, n, ks, tmp_
 
 
 # ---------------------------------------------------------------- lens
-
-
 @pytest.fixture
 def tokens():
     generator = torch.Generator().manual_seed(0)
@@ -270,8 +266,7 @@ def test_methods_that_act_on_rollouts_have_no_numbers(tokens, tmp_path, capsys):
         ("Clip_V", "unknown method 'Clip_V'; did you mean 'clip_v'?"),
     ],
 )
-def test_a_method_that_the_lens_lacks(tmp_path, capsys, monkeypatch, method, message):
-    monkeypatch.chdir(ROOT)
+def test_a_method_that_the_lens_lacks(tmp_path, capsys, method, message):
     (path := tmp_path / "batch.jsonl").write_text('{"logp": -1.0, "entropy": 1.0, "advantage": 1.0}')
     assert error(capsys, "lens", path, "--methods", method).startswith(message)
 
@@ -315,3 +310,41 @@ def test_a_lens_of_a_folder_names_its_files_and_the_file_comes_before_methods(tm
     first = "lens takes its FILE first: lens FILE --methods METHOD ..."
     assert error(capsys, "lens", "--methods", "clip_b", path) == first
     assert error(capsys, "lens") == first
+
+
+# ---------------------------------------------------------------- masks of the lens
+LOGP, ENTROPY = [-0.5, -2.0, -1.0], [0.9, 1.5, 0.2]
+
+
+@pytest.mark.parametrize("name", ["response_mask", "loss_masks", "attention_mask"])
+def test_padding_is_left_out(name, tmp_path, capsys):
+    plain = {"old_log_probs": LOGP, "entropys": ENTROPY, "advantages": [-1.0, -1.0, 1.0]}
+    padded = {key: [*values, float("nan"), 0.0] for key, values in plain.items()} | {name: [1, 1, 1, 0, 0]}
+    files = (write_lines(tmp_path / f"{length}.jsonl", [row]) for length, row in ((3, plain), (5, padded)))
+    expected, found = (run(capsys, "lens", file, "--methods", "grpo", "clip_b@mu=0.5") for file in files)
+    assert found == expected
+    assert expected.startswith("3 tokens")
+    rows = [
+        {"logp": logp, "entropy": 1.0, "advantage": 1.0, name: inside}
+        for logp, inside in ((-1.0, True), (5.0, False), (-2.0, True))
+    ]
+    assert run(capsys, "lens", write_lines(tmp_path / "tokens.jsonl", rows), "--methods", "grpo").startswith("2 tokens")
+
+
+def test_a_mask_without_tokens_or_of_other_values_is_one_line(tmp_path, capsys):
+    row = {"logp": -1.0, "entropy": 1.0, "advantage": 1.0}
+    path = write_lines(tmp_path / "batch.jsonl", [row | {"mask": 0}])
+    assert error(capsys, "lens", path) == f"{path}: mask is 0 at every token"
+    write_lines(path, [row | {"mask": 0.5}])
+    assert error(capsys, "lens", path) == f"{path}: each token's mask should be 0 or 1"
+    write_lines(path, [row | {"padding_mask": 0}])
+    expected = "is padding_mask 1 at the tokens that count? If so, rename it to response_mask, else remove it"
+    assert error(capsys, "lens", path) == f"{path}: {expected}"
+
+
+def test_zeros_without_a_mask_are_named_and_empty_responses_left_out(tmp_path, capsys):
+    padded = {"old_log_probs": [*LOGP, 0, 0], "entropys": [*ENTROPY, 0, 0], "advantages": [1.0] * 5}
+    empty: dict[str, list[float]] = {key: [] for key in padded}
+    text = run(capsys, "lens", write_lines(tmp_path / "batch.jsonl", [empty, padded]), "--methods", "grpo")
+    assert text.startswith("5 tokens")
+    assert "2 have log p and entropy 0: if they are padding, add a column response_mask" in text

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import torch
 
-from conftest import DISTINCT_METHODS, SMALL, smallest_group
+from conftest import DISTINCT_METHODS, MODEL, SMALL, smallest_group
 from emulated_device import DEVICE, DeviceError, DeviceTensor, emulated_device
 from entropy_dynamics.config import load_config
 from entropy_dynamics.distributed.ranks import Ranks
@@ -40,8 +40,6 @@ def device():
 
 
 # ---------------------------------------------------------------- The emulation refuses what PyTorch refuses
-
-
 @pytest.mark.parametrize(
     "mixed",
     [
@@ -79,8 +77,6 @@ def test_what_pytorch_allows_is_computed_as_on_the_cpu():
 
 
 # ---------------------------------------------------------------- Training
-
-
 @pytest.mark.parametrize(
     ("name", "single_forward_tokens"),
     [
@@ -164,10 +160,6 @@ def test_no_seed_samples_a_nan_from_a_bf16_replica(trainer_on, make_model, token
 
 
 # ---------------------------------------------------------------- Stages
-
-MODEL = "qwen2.5-7b-instruct"
-
-
 @pytest.mark.parametrize("method", ["clip_b", "ppo"])
 def test_stages_run_on_the_device_and_a_run_resumes(tmp_path, monkeypatch, capsys, method):
     settings = [*SMALL, "training.steps=2", "training.checkpoint_every=1"]

@@ -11,7 +11,6 @@ from contextlib import ExitStack
 
 import pytest
 
-from conftest import ROOT
 from entropy_dynamics.cli import main
 from entropy_dynamics.distributed.devices import _lock_folder, claim_devices, visible_devices
 from entropy_dynamics.errors import UserError
@@ -176,7 +175,6 @@ def test_two_slurm_jobs_do_not_wait_for_each_others_numbers(monkeypatch):
 @pytest.mark.parametrize("is_rank", [True, False])
 def test_a_rank_claims_no_gpu_of_its_own(tmp_path, monkeypatch, capsys, is_rank):
     """Its launcher holds the claim; claimed again, a whole GPU would be waited for forever."""
-    monkeypatch.chdir(ROOT)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # a claim fails
     monkeypatch.setattr("entropy_dynamics.cli.launched", lambda: is_rank)
     monkeypatch.setattr("entropy_dynamics.commands.launched", lambda: is_rank)

@@ -18,9 +18,8 @@ from entropy_dynamics.config.schema.hardware import HardwareConfig
 from entropy_dynamics.distributed.launch import STARTER
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.errors import UserError
-from fault_harness import wait_until
+from fault_harness import alive, wait_until
 from preloaded import program
-from processes import alive
 
 WAIT = 120  # seconds after which a test gives up; nothing below takes long
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="prctl and /proc are Linux's")
@@ -292,5 +291,5 @@ def test_gpu_memory_is_allocated_in_expandable_segments_unless_the_user_says_oth
         monkeypatch.delenv(name)
     for name, value in own.items():
         monkeypatch.setenv(name, value)
-    load_torch(load_config("paper", configs=ROOT / "configs"))
+    load_torch(load_config("paper"))
     assert os.environ.get("PYTORCH_CUDA_ALLOC_CONF") == expected

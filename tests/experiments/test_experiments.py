@@ -147,7 +147,7 @@ def test_a_parameter_that_changes_nothing_is_not_in_the_path():
 def test_what_is_further_trains_nothing_beyond_the_paper(folder):
     """Tables and figures of `further` are built by default, so they may not make everybody's reproduction longer."""
     scale = SCALE if folder.name == "experiments" else folder.name
-    seeds = dict(load_config(scale, configs=ROOT / "configs").seeds)
+    seeds = dict(load_config(scale).seeds)
     every = [load_experiment(name, scale, seeds, folder) for name in known_experiments(folder)]
     paper = {run.path for one in every if one.folder == PAPER for run in one.runs}
     paper |= {run.path for claim in load_claims(scale, seeds, folder) for run in claim.all_runs()}

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from conftest import ROOT
 from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models import warm_start as module
@@ -32,7 +31,7 @@ def prepared(tmp_path, make_model, tokenizer):
 
     def config(*overrides: str):
         fixed = [f"model.path={source}", "model.shape=null", "cold_start.steps=3", "cold_start.batch_size=4"]
-        return load_config("smollm2", MODEL, None, [*fixed, *overrides], ROOT / "configs")
+        return load_config("smollm2", MODEL, None, [*fixed, *overrides])
 
     for name in config().data.sets:
         write_problems(layout.problems(name), [Problem(f"{name}-0", "1,2=3", "3", "countdown")])

@@ -47,8 +47,6 @@ def contents(folder):
 
 
 # ---------------------------------------------------------------- from a directory
-
-
 def test_a_sharded_model_is_copied_whole_and_its_source_unchanged(sharded, tmp_path):
     before = contents(sharded)
     (tmp_path / "models").mkdir()
@@ -221,8 +219,6 @@ def test_a_smaller_model_in_place_of_the_papers_is_a_substitute(source, tmp_path
 
 
 # ---------------------------------------------------------------- from the Hub
-
-
 class Hub(ThreadingHTTPServer):
     """The part of the Hugging Face Hub's interface that a download uses, over the files of one directory."""
 

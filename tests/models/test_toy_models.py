@@ -34,8 +34,6 @@ def toy_model(numbers=(2, 3), habits=HABITS, lessons=None, **changes) -> ToyMode
 
 
 # Tokenizer
-
-
 def test_a_solution_has_one_token_per_character_and_round_trips(tokenizer):
     text = "7+5=12+9=21\n7-5 = (2).\\boxed{21}"
     ids = tokenizer.encode(text, add_special_tokens=False)
@@ -61,8 +59,6 @@ def test_the_prompt_is_the_users_message_only(tokenizer):
 
 
 # Architectures
-
-
 @pytest.mark.parametrize(
     ("architecture", "class_name", "own_weight", "tied"),
     [
@@ -117,8 +113,6 @@ def test_an_impossible_shape_is_a_users_mistake(changes, message):
 
 
 # Warm start
-
-
 def batches(tokenizer, number: int, numbers=(2, 3), exclude=()):
     config = toy_model(numbers).warm_start
     return list(
@@ -191,7 +185,6 @@ def test_a_loss_that_is_not_finite_is_reported_with_its_step(tokenizer):
 
 
 # Byte tokenizer
-
 PROBLEM = "Let $x$ be real with $x^2 = 2$ — find ⌊10x⌋.\n\tHinweis: é, 你好, 🙂"
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoModelForCausalLM
 
-from conftest import ARCHITECTURES, ROOT
+from conftest import ARCHITECTURES, MODEL, ROOT
 from entropy_dynamics.config import load_config
 from entropy_dynamics.config.schema.model import ShapeConfig
 from entropy_dynamics.distributed.ranks import Ranks
@@ -26,7 +26,6 @@ from entropy_dynamics.training.checkpoints import Checkpoints
 from entropy_dynamics.training.critic import Critic
 
 CONFIGS = ROOT / "configs"
-MODEL = "qwen2.5-7b-instruct"
 # Parameters in the safetensors files on the Hugging Face Hub.
 PUBLISHED = {
     "Qwen/Qwen2.5-7B-Instruct": 7_615_616_512,
@@ -41,15 +40,13 @@ PUBLISHED = {
 
 
 def paper(method: str = "grpo", *overrides: str, model: str = MODEL, scale: str = "paper"):
-    return load_config(scale, model, method, overrides, CONFIGS)
+    return load_config(scale, model, method, overrides)
 
 
 # ---------------------------------------------------------------- sizes
-
-
 @pytest.mark.parametrize(
     ("scale", "model"),
-    [(scale, model) for scale in ("paper", "gpu") for model in load_config(scale, configs=CONFIGS).models],
+    [(scale, model) for scale in ("paper", "gpu") for model in load_config(scale).models],
 )
 def test_parameters_are_those_of_the_real_architecture(scale, model):
     config = paper(scale=scale, model=model).model
@@ -62,8 +59,8 @@ def test_parameters_are_those_of_the_real_architecture(scale, model):
 
 @pytest.mark.parametrize("scale", ["laptop", "rehearsal", "gpu-toy"])
 def test_the_shape_of_a_toy_model_is_its_own(scale):
-    for model in load_config(scale, configs=CONFIGS).models:
-        config = load_config(scale, model, configs=CONFIGS)
+    for model in load_config(scale).models:
+        config = load_config(scale, model)
         spec = config.toy_models[model]
         with torch.device("meta"):
             toy = build_toy_model(spec, build_tokenizer(spec.tokenizer))
@@ -109,8 +106,6 @@ def test_a_block_keeps_as_many_bytes_as_autograd_saves(architecture, sizes):
 
 
 # ---------------------------------------------------------------- memory of a GPU
-
-
 def test_bytes_of_a_shard():
     assert shard_bytes(paper(), 16) == 16 * 7_615_616_512 / 4
     critic = 7_615_616_512 - 152_064 * 3_584 + 3_584 + 1  # without the output head, with one value instead

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from command_line import error, output, run, set_to
-from conftest import ROOT
+from conftest import MODEL, ROOT
 from entropy_dynamics.cli import main
 from entropy_dynamics.config import configured_shorter_runs, known_names, load_config
 from entropy_dynamics.planning.duration import sampling_seconds, training_seconds
@@ -17,11 +17,10 @@ from entropy_dynamics.planning.footprint import GIB, checkpoint_buffers, trainin
 from entropy_dynamics.planning.plan import HOST_PER_RANK, Job, make_plan, needed_runs, resources
 
 CONFIGS, EXPERIMENTS = ROOT / "configs", ROOT / "experiments"
-MODEL = "qwen2.5-7b-instruct"
 
 
 def paper(method: str = "grpo", *overrides: str, model: str = MODEL, scale: str = "paper"):
-    return load_config(scale, model, method, overrides, CONFIGS)
+    return load_config(scale, model, method, overrides)
 
 
 def planned(scale: str, *overrides: str):
@@ -29,8 +28,6 @@ def planned(scale: str, *overrides: str):
 
 
 # ---------------------------------------------------------------- tokens and hours
-
-
 def test_tokens_and_runs_of_a_table():
     plan = planned("paper", "experiments=[table4]")
     assert [(job.name, job.count) for job in plan.jobs] == [("pass rates", 1), ("train, PPO", 3)]
@@ -137,14 +134,7 @@ def test_a_measured_throughput_replaces_the_assumed_one():
 
 
 # ---------------------------------------------------------------- the command
-
-
-@pytest.fixture
-def in_repository(monkeypatch):
-    monkeypatch.chdir(ROOT)
-
-
-def test_the_paper_scale_fits_and_the_documentation_shows_its_plan(in_repository, capsys):
+def test_the_paper_scale_fits_and_the_documentation_shows_its_plan(capsys):
     shown, page = run(capsys, "plan", "--scale", "paper", "--markdown"), (ROOT / "docs/paper-scale.md").read_text()
 
     def first_table(text):
@@ -160,13 +150,13 @@ def test_the_paper_scale_fits_and_the_documentation_shows_its_plan(in_repository
         assert f" {planned('paper', f'plan.gpu={gpu}').gpu_hours:,.0f} " in page
 
 
-def test_the_gpu_scale_fits_into_about_a_day(in_repository, capsys):
+def test_the_gpu_scale_fits_into_about_a_day(capsys):
     text = run(capsys, "plan", "--scale", "gpu")
     assert f"{MODEL} (Qwen2.5-0.5B-Instruct)" in text  # never the paper's name alone
     assert float(re.search(r"In total (\d+) GPU-hours", text)[1]) < 26
 
 
-def test_eight_runs_of_toy_models_fit_on_one_gpu(in_repository, capsys):
+def test_eight_runs_of_toy_models_fit_on_one_gpu(capsys):
     assert f"{MODEL} (toy model)" in run(capsys, "plan", "--scale", "gpu-toy")
     jobs = planned("gpu-toy").jobs
     assert all(sum(phase.values()) < 79 / 8 * GIB for job in jobs for phase in job.memory.values())
@@ -185,7 +175,7 @@ def test_eight_runs_of_toy_models_fit_on_one_gpu(in_repository, capsys):
         ("hardware.ranks=1", "needs 136 GiB of 79 while sampling", "ranks=4"),
     ],
 )
-def test_a_job_that_does_not_fit_is_named_with_a_setting_that_does(setting, problem, advice, in_repository, capsys):
+def test_a_job_that_does_not_fit_is_named_with_a_setting_that_does(setting, problem, advice, capsys):
     plan = ["plan", "--scale", "paper", "--set", "experiments=[figure1]"]
     out, err = output(capsys, *plan, "--set", setting, code=2)
     assert "In total" in out  # the tables are printed nevertheless
@@ -195,7 +185,7 @@ def test_a_job_that_does_not_fit_is_named_with_a_setting_that_does(setting, prob
 
 
 @pytest.mark.parametrize("scale", known_names("scale", CONFIGS))
-def test_every_scale_passes_its_own_plan(scale, in_repository, capsys):
+def test_every_scale_passes_its_own_plan(scale, capsys):
     assert run(capsys, "plan", "--scale", scale).startswith(f"Scale {scale} ")
 
 
@@ -210,7 +200,7 @@ def test_every_scale_passes_its_own_plan(scale, in_repository, capsys):
         ),
     ],
 )
-def test_the_config_accepts_what_a_plan_advises(scale, settings, advice, in_repository, capsys):
+def test_the_config_accepts_what_a_plan_advises(scale, settings, advice, capsys):
     plan = ["plan", "--scale", scale, *set_to(settings)]
     err = output(capsys, *plan, code=2)[1]
     setting = err.rstrip("\n").rpartition(": set ")[2]
@@ -218,7 +208,7 @@ def test_the_config_accepts_what_a_plan_advises(scale, settings, advice, in_repo
     assert main([*plan, "--set", setting]) == 0
 
 
-def test_a_target_without_runs_has_a_plan(in_repository, capsys):
+def test_a_target_without_runs_has_a_plan(capsys):
     line = "Scale smollm2-gpu runs on A100 GPUs: 0 training runs and 0 evaluations of untrained models.\n"
     assert run(capsys, "plan", "--scale", "smollm2-gpu", "--target", "extras") == line
 
@@ -231,7 +221,7 @@ def test_policies_left_to_shorter_runs_take_disk_space():
 
 
 @pytest.mark.parametrize("scale", known_names("scale", CONFIGS))
-def test_what_a_run_leaves_is_read_by_an_experiment(scale, in_repository):
+def test_what_a_run_leaves_is_read_by_an_experiment(scale):
     config, needed = load_config(scale), set()
     for target in (None, "controls"):
         needed |= {run.path for run in needed_runs(config, target)["train"]}
@@ -255,7 +245,7 @@ def test_a_wrong_list_of_steps_is_named(tmp_path, monkeypatch, capsys, value):
 
 
 @pytest.mark.parametrize("row", ["48 GB", "two of 24 GB", "one of 24 GB"])
-def test_the_gpu_scale_fits_on_smaller_cards_as_the_page_says(row, in_repository, capsys):
+def test_the_gpu_scale_fits_on_smaller_cards_as_the_page_says(row, capsys):
     page = (ROOT / "docs" / "paper-scale.md").read_text()
     settings = ["plan.gpu=L40S", "engine.gpu_memory_utilization=0.5"]
     if row != "48 GB":
@@ -271,13 +261,13 @@ def test_the_gpu_scale_fits_on_smaller_cards_as_the_page_says(row, in_repository
     assert re.search(rf"\b{hours} GPU-hours", line)
 
 
-def test_a_pretrained_model_on_a_cpu_has_a_plan(in_repository, capsys):
+def test_a_pretrained_model_on_a_cpu_has_a_plan(capsys):
     """Weights, gradients and Adam's moments in fp32, and activations without a logits block."""
     settings = ["experiments=[table1]", "toy_models[qwen3-4b-base]=null"]
     out = run(capsys, "plan", "--scale", "laptop", *set_to(settings))
     rows = [line.split() for line in out.splitlines() if line.startswith("qwen3-4b-base")]
     assert [row[1:4] for row in rows] == [["train,", "GRPO", "15"], ["evaluate", "5", "20"]]
-    config = load_config("laptop", "qwen3-4b-base", "grpo", settings, CONFIGS)
+    config = load_config("laptop", "qwen3-4b-base", "grpo", settings)
     parameters = 4_022_468_096
     memory = training_memory(config)
     assert memory["shards"] == 16 * parameters
@@ -286,9 +276,9 @@ def test_a_pretrained_model_on_a_cpu_has_a_plan(in_repository, capsys):
     assert train["gpu"] == evaluate["gpu"] == 0
     assert train["mem_mb"] * 1e6 > 16 * parameters + memory["activations"]
     assert 4 * parameters < evaluate["mem_mb"] * 1e6 < 8 * parameters
-    kept = load_config("laptop", "qwen3-4b-base", "grpo", [*settings, "training.single_forward_tokens=100000"], CONFIGS)
+    kept = load_config("laptop", "qwen3-4b-base", "grpo", [*settings, "training.single_forward_tokens=100000"])
     assert training_memory(kept)["activations"] > memory["activations"]  # the graphs of the scoring pass
-    assert resources(load_config("laptop", MODEL, "grpo", settings, CONFIGS), "train")["mem_mb"] < 5_000  # a toy
+    assert resources(load_config("laptop", MODEL, "grpo", settings), "train")["mem_mb"] < 5_000  # a toy
 
 
 @pytest.mark.parametrize(
@@ -306,7 +296,7 @@ def test_a_pretrained_model_on_a_cpu_has_a_plan(in_repository, capsys):
         ),
     ],
 )
-def test_mistakes_are_named(settings, message, in_repository, capsys):
+def test_mistakes_are_named(settings, message, capsys):
     assert message in error(capsys, "plan", "--scale", "paper", *set_to(settings))
 
 
@@ -321,8 +311,6 @@ def test_the_example_of_the_machine_file_fits(tmp_path, monkeypatch, capsys):
 
 
 # ---------------------------------------------------------------- for Snakemake
-
-
 def test_resources_cover_the_plan():
     plan = planned("paper", "experiments=[table4]")
     host = max(job.host for job in plan.jobs if job.trains)
@@ -332,7 +320,7 @@ def test_resources_cover_the_plan():
     assert train["mem_mb"] * 1e6 >= host >= 8 * HOST_PER_RANK + checkpoint_buffers(paper())
     assert train["runtime"] == pytest.approx(2 * 60 * hours["clip_b"], abs=1)
     for stage in ("pass_rates", "evaluate"):
-        assert resources(load_config("paper", MODEL, configs=CONFIGS), stage)["gpu"] == 4
+        assert resources(load_config("paper", MODEL), stage)["gpu"] == 4
     assert all(isinstance(value, int) and value > 0 for value in train.values())
     assert resources(paper("ppo_clip_b"), "train") == train | {"runtime": 24 * 60}  # it resumes in the next job
 

@@ -155,8 +155,6 @@ def test_the_report_holds_every_result_and_caption_without_a_browser_too(report)
 
 
 # ---------------------------------------------------------------- our own page
-
-
 @pytest.fixture
 def page(report) -> Path:
     return report.parent / "results" / SCALE / "report.html"
@@ -189,7 +187,6 @@ def test_a_page_without_results_is_one_line(tmp_path):
 
 
 # ---------------------------------------------------------------- while runs go on, and their tokens
-
 STEPS = "{} 3/10  entropy 0.500  accuracy 0.100  9 s left\n{} 6/10  entropy 0.250  accuracy 0.400  4 s left\n"
 
 

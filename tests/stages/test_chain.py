@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from command_line import error, output, set_to
-from conftest import ROOT
+from conftest import MODEL, ROOT
 from entropy_dynamics.cli import main
 from entropy_dynamics.config import OF_NO_STAGE, USED, is_within
 from entropy_dynamics.config.schema import RunConfig, marked_keys
@@ -18,13 +18,10 @@ from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.sections import PER_MACHINE, Section
 from entropy_dynamics.training.checkpoints import Checkpoints
 
-MODEL = "qwen2.5-7b-instruct"
-
 
 @pytest.fixture
-def made(small_results, monkeypatch):
+def made(small_results):
     """The results of `small_results`, with their layout."""
-    monkeypatch.chdir(ROOT)
     return small_results, Layout.of("smoke", small_results.folder)
 
 
@@ -33,8 +30,6 @@ def stage(results, *arguments: str, more: tuple[str, ...] = ()) -> list[str]:
 
 
 # ---------------------------------------------------------------- settings
-
-
 def test_every_key_is_a_setting_of_a_stage_or_named_as_of_none():
     """A new key of the schema is in `USED`, is of the machine, or has its reason in `OF_NO_STAGE`."""
     known = [*OF_NO_STAGE, *marked_keys(PER_MACHINE), *(key for keys in USED.values() for key in keys), "toy_models"]
@@ -55,8 +50,6 @@ def test_every_key_is_a_setting_of_a_stage_or_named_as_of_none():
 
 
 # ---------------------------------------------------------------- the gate
-
-
 def test_the_gate_is_judged_by_the_bounds_of_now_when_a_run_begins(made, capsys):
     results, layout = made
     line = error(capsys, *results.train("grpo"), "--set", "gate.pass_rate=[0.99, 1]")
@@ -88,8 +81,6 @@ def test_finished_runs_whose_gate_has_other_bounds_are_named(made, capsys):
 
 
 # ---------------------------------------------------------------- names
-
-
 @pytest.mark.parametrize(
     ("method", "entry", "text"),
     [
@@ -129,7 +120,6 @@ def test_verify_compares_a_run_with_its_name(made, capsys):
 
 
 # ---------------------------------------------------------------- the chain above a stage
-
 OTHER_START = f"toy_models[{MODEL}].warm_start.steps=2"
 
 
@@ -177,8 +167,6 @@ def test_a_run_is_evaluated_with_other_samples_but_not_with_other_training(made,
 
 
 # ---------------------------------------------------------------- a shorter run beside a longer one
-
-
 def test_a_longer_run_leaves_nothing_to_a_shorter_one_that_trains(made, capfd, monkeypatch):
     """What that one is writing stays."""
     results, layout = made
@@ -198,8 +186,6 @@ def test_a_longer_run_leaves_nothing_to_a_shorter_one_that_trains(made, capfd, m
 
 
 # ---------------------------------------------------------------- code
-
-
 def test_a_run_by_another_version_of_its_method_is_named_and_refused(made, tmp_path):
     """Only those of the edited method, and of methods that inherit from it; a comment is no other version."""
     results, layout = made

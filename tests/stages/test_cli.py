@@ -15,7 +15,7 @@ import yaml
 
 from command_line import from_files, set_to, write_lines
 from command_line import run as said
-from conftest import REAL_PROBLEMS, ROOT, SETS
+from conftest import MODEL, REAL_PROBLEMS, ROOT, SETS
 from entropy_dynamics.cli import main
 from entropy_dynamics.models.storage import load_policy
 from entropy_dynamics.results.files import sha256, write_parquet
@@ -24,7 +24,6 @@ from entropy_dynamics.tasks import Problem
 from entropy_dynamics.tasks.files import load_problems, write_problems
 from entropy_dynamics.training.first_order import COLUMNS
 
-MODEL = "qwen2.5-7b-instruct"
 SMALL = [
     *("data.train.size=24", "data.evaluation.aime24.size=3", "data.evaluation.aime25.size=3"),
     *("data.evaluation.dapo500.size=4", "data.evaluation.validation.size=2", f"toy_models[{MODEL}].warm_start.steps=2"),
@@ -32,11 +31,6 @@ SMALL = [
     *("training.validation_problems=2", "training.validation_samples=2", "training.validation_every=1"),
     *("training.entropy_change_every=1", "evaluation.samples={aime24: 2, aime25: 2, dapo500: 2}"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def at_the_root(monkeypatch):
-    monkeypatch.chdir(ROOT)
 
 
 @pytest.fixture
@@ -82,8 +76,6 @@ def keep(layout, kept):
 
 
 # ---------------------------------------------------------------- the stages
-
-
 def test_from_problems_to_evaluation(run, layout, tmp_path):
     code, out, _ = run("problems")
     assert code == 0
@@ -289,14 +281,6 @@ def test_a_run_whose_files_another_job_has_removed_can_be_finished(run, layout, 
 
 
 # ---------------------------------------------------------------- mistakes; more in test_user_errors.py
-
-
-def test_the_untrained_model_is_not_trained(run, tmp_path):
-    result = run("train", "--model", MODEL, "--method", "base", "--seed", "0")
-    assert_one_line(result, "it is evaluated, never trained")
-    assert files_of(tmp_path) == []
-
-
 def test_a_source_is_not_overwritten(run, layout, tmp_path):
     file = layout.data / "train.jsonl"
     file.parent.mkdir(parents=True)
@@ -424,8 +408,6 @@ def test_the_resolved_config_is_shown(run):
 
 
 # ---------------------------------------------------------------- the real data
-
-
 @pytest.mark.skipif(not (REAL_PROBLEMS / "dapo_slice.jsonl").is_file(), reason="the real data files are not here")
 def test_the_real_files(tmp_path, capsys):
     files = from_files(REAL_PROBLEMS / "dapo_slice.jsonl", aime24=REAL_PROBLEMS / "aime24.jsonl", dapo500=500)

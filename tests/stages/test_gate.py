@@ -7,7 +7,7 @@ from contextlib import nullcontext
 import pandas as pd
 import pytest
 
-from conftest import ROOT
+from conftest import MODEL
 from entropy_dynamics.config import load_config
 from entropy_dynamics.config.schema.data import ADVICE
 from entropy_dynamics.errors import UserError
@@ -21,7 +21,6 @@ from entropy_dynamics.tasks.files import write_problems
 from mistakes import mistake
 from scripted_sampler import Scripted
 
-MODEL = "qwen2.5-7b-instruct"
 # Problems with two samples each, of which 1, 0 and 2 are correct.
 SAMPLES = pd.DataFrame(
     {
@@ -50,7 +49,7 @@ def stage(tmp_path, shared_model, tokenizer, problems, monkeypatch):
     monkeypatch.setattr(pass_rates, "open_sampler", lambda *_, with_logp: nullcontext(sampler))
 
     def run(*overrides: str):
-        config = load_config("laptop", MODEL, None, ["pass_rates.samples=4", *overrides], ROOT / "configs")
+        config = load_config("laptop", MODEL, None, ["pass_rates.samples=4", *overrides])
         return measure_pass_rates(config, layout)
 
     run.layout, run.sampler = layout, sampler
@@ -62,7 +61,7 @@ def test_every_quantity_is_as_defined():
 
 
 def test_every_bound_of_the_config_has_its_quantity_and_its_advice():
-    assert set(load_config("laptop", configs=ROOT / "configs").gate.model_dump()) == set(MEASURED) == set(ADVICE)
+    assert set(load_config("laptop").gate.model_dump()) == set(MEASURED) == set(ADVICE)
 
 
 def test_without_bounds_it_is_only_recorded(stage):

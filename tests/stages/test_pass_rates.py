@@ -6,7 +6,7 @@ from contextlib import nullcontext
 import pandas as pd
 import pytest
 
-from conftest import ROOT
+from conftest import MODEL
 from entropy_dynamics.config import load_config, settings_of
 from entropy_dynamics.config.schema.data import PassRateConfig
 from entropy_dynamics.errors import UserError
@@ -16,8 +16,6 @@ from entropy_dynamics.stages import pass_rates
 from entropy_dynamics.stages.pass_rates import measure_pass_rates
 from entropy_dynamics.tasks.files import write_problems
 from scripted_sampler import Scripted
-
-MODEL = "qwen2.5-7b-instruct"
 
 
 def bounds(low, high) -> PassRateConfig:
@@ -53,7 +51,7 @@ def test_a_filter_that_keeps_nothing_says_what_there_was():
 def prepared(tmp_path, shared_model, tokenizer, problems):
     """The config and a layout with training problems, not in the order of their ids, and a base model."""
     overrides = ["pass_rates.samples=8", "sampling.max_new_tokens=4"]
-    config = load_config("laptop", MODEL, overrides=overrides, configs=ROOT / "configs")
+    config = load_config("laptop", MODEL, overrides=overrides)
     layout = Layout(tmp_path / "results")
     write_problems(layout.problems("train"), problems[::-1])
     save_policy(shared_model, tokenizer, layout.model(config.pass_rates.model, 0))
@@ -94,6 +92,6 @@ def test_other_bounds_take_no_new_samples(prepared, sampler):
     sampler.sample = None
     measure_pass_rates(bounded(0.3, 0.4), layout)
     assert settings_of("pass_rates", bounded(0.3, 0.4)) == settings_of("pass_rates", config)
-    assert settings_of("train", load_config("laptop", MODEL, "grpo", ["pass_rates.low=0.3"], ROOT / "configs")) != (
-        settings_of("train", load_config("laptop", MODEL, "grpo", configs=ROOT / "configs"))
+    assert settings_of("train", load_config("laptop", MODEL, "grpo", ["pass_rates.low=0.3"])) != (
+        settings_of("train", load_config("laptop", MODEL, "grpo"))
     )

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from command_line import set_to
-from conftest import ROOT
+from conftest import MODEL
 from entropy_dynamics.cli import main
 from entropy_dynamics.config import load_config, read_config
 from entropy_dynamics.errors import UserError
@@ -22,11 +22,8 @@ from entropy_dynamics.tasks import Problem
 from entropy_dynamics.tasks.files import write_problems
 from entropy_dynamics.training.trainer import Trainer
 
-MODEL = "qwen2.5-7b-instruct"
-
 
 def test_a_run_validates_as_it_evaluates_and_records_its_prompts(small_results, monkeypatch):
-    monkeypatch.chdir(ROOT)
     asked, made_from = {}, []
     sample, checkpoints = NativeSampler.sample, train_stage.Checkpoints
 
@@ -58,7 +55,7 @@ def test_the_theory_is_checked_at_the_temperature_of_the_rollouts(make_model, to
     save_policy(model, tokenizer, layout.model(MODEL, 0))
     (layout.model(MODEL, 0) / FACTS).write_text("{}")
     overrides = [f"sampling.temperature={temperature}"]
-    check_logit_steps(load_config("laptop", MODEL, overrides=overrides, configs=ROOT / "configs"), layout, 0)
+    check_logit_steps(load_config("laptop", MODEL, overrides=overrides), layout, 0)
     relative = pd.read_parquet(layout.logit_steps)["entropy"] / math.log(model.config.vocab_size)
     if temperature == 1.0:
         assert relative.mean() < 0.9
@@ -66,8 +63,7 @@ def test_the_theory_is_checked_at_the_temperature_of_the_rollouts(make_model, to
         assert relative.min() > 0.999
 
 
-def test_a_text_with_a_literal_interpolation_is_trained_and_verified(small_results, monkeypatch, capsys):
-    monkeypatch.chdir(ROOT)
+def test_a_text_with_a_literal_interpolation_is_trained_and_verified(small_results, capsys):
     settings = ["training.steps=1", r"method.label=\${a b}"]
     train = [*small_results.train("grpo"), *set_to(settings)]
     assert main(train) == 0
@@ -85,7 +81,6 @@ def test_what_cannot_be_written_is_said_before_the_first_step(small_results, mon
     def refuse(*_):
         raise UserError("cannot be written")
 
-    monkeypatch.chdir(ROOT)
     monkeypatch.setattr(train_stage, write, refuse)
     monkeypatch.setattr(Trainer, "step", lambda *_: pytest.fail("trains"))
     assert main(small_results.train("grpo")) == 2

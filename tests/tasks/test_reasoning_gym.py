@@ -143,7 +143,6 @@ def test_a_set_is_the_same_with_another_hash_seed_and_its_wrong_answers_are_grad
 
 def test_a_generator_with_few_items_says_when_they_are_used_up(monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(FEWER, "acre", 40)
-    monkeypatch.chdir(ROOT)
     said = error(capsys, *set_command("acre: {}", tmp_path, 41))
     assert said.startswith("data.train: reasoning_gym: hardly any new problem of acre is left")
     assert len(gym_set({"acre": {}}, 30).generate("p", 1, [])) == 30
@@ -220,16 +219,11 @@ def test_a_demonstration_is_correct_and_shows_the_steps_of_a_sum():
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("(3+4)*5", True),
-        ("x*exp(2*x) + C", True),
-        ("open('x', 'w')", False),
-        ("__import__('os')", False),
-        ("(1).__class__", False),
-        ("sin('open(1)')", False),
-        ("[sin(1) for sin in [open]]", False),
-        ("exit()!", False),
+        ("(3+4)*5", True), ("x*exp(2*x) + C", True), ("open('x', 'w')", False),
+        ("__import__('os')", False), ("(1).__class__", False), ("sin('open(1)')", False),
+        ("[sin(1) for sin in [open]]", False), ("exit()!", False),
     ],
-)
+)  # fmt: skip
 def test_no_answer_that_is_evaluated_does_anything(text, expected):
     from entropy_dynamics.tasks.reasoning_gym.check import harmless
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from command_line import write_lines
-from conftest import ROOT, SETS
+from conftest import MODEL, ROOT, SETS
 from entropy_dynamics import tasks
 from entropy_dynamics.cli import main
 from entropy_dynamics.results.layout import Layout
@@ -19,7 +19,6 @@ from entropy_dynamics.tasks.files import load_problems
 from project_copy import copy_project, with_package
 
 PAGE = (ROOT / "docs" / "tasks.md").read_text(encoding="utf-8")
-MODEL = "qwen2.5-7b-instruct"
 
 
 def block(language: str, number: int = 0) -> str:
@@ -91,8 +90,7 @@ def test_the_example_is_a_task():
 
 
 @pytest.mark.parametrize("rows", [31, 40])
-def test_the_command_for_own_problems_needs_as_many_as_the_page_says(tmp_path, monkeypatch, capsys, rows):
-    monkeypatch.chdir(ROOT)
+def test_the_command_for_own_problems_needs_as_many_as_the_page_says(tmp_path, capsys, rows):
     [line] = commands("Your own problems")
     file = write_lines(tmp_path / "mine.jsonl", [{"problem": f"{n},1={n + 1}", "answer": n + 1} for n in range(rows)])
     line = line.replace("mine.jsonl", str(file)).replace("DIR", str(tmp_path / "results"))

@@ -81,12 +81,7 @@ def test_the_lens_of_clip_b_by_its_definition(make_trainer, model):
     mean = weights[mask].mean().item()
     assert mean < 1
     totals = dict.fromkeys([name for name in metrics if name.startswith("lens_")], 0.0)
-    for a, s, w in zip(
-        advantages[mask].tolist(),
-        stats.s_star[mask].tolist(),
-        weights[mask].tolist(),
-        strict=True,
-    ):
+    for a, s, w in torch.stack([advantages, stats.s_star, weights])[:, mask].T.tolist():
         if a != 0:
             name = f"lens_{'pos' if a > 0 else 'neg'}_{'gt' if s > 0 else 'lt'}"
             totals[name] += -a * s

@@ -7,7 +7,6 @@ import math
 import pytest
 import torch
 
-from conftest import ROOT
 from entropy_dynamics.config import load_config
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.errors import NotFiniteError, UserError
@@ -162,5 +161,4 @@ def test_two_corrections_at_once_are_refused():
             "laptop",
             "qwen2.5-7b-instruct",
             "grpo@training.staleness=2,training.importance_truncation=2.0,hardware.ranks=1",
-            configs=ROOT / "configs",
         )

@@ -8,12 +8,11 @@ import types
 
 import pytest
 
+from conftest import MODEL
 from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.training.trackers import Trackers
-
-MODEL = "qwen2.5-7b-instruct"
 
 
 @pytest.fixture

@@ -34,8 +34,6 @@ COLUMNS = {
 
 
 # ---------------------------------------------------------------- metrics
-
-
 def test_the_columns_of_the_metrics(model, make_trainer):
     every = {"validation_every": 2, "entropy_change_every": 3}
     validation = {"validation_accuracy": 0.25, "validation_pass": 0.5}
@@ -167,8 +165,6 @@ def test_hand_worked_constant_groups():
 
 
 # ---------------------------------------------------------------- runs
-
-
 def test_the_reward_is_the_configured_one(shared_model, make_trainer):
     """The paper's reward gives a truncated wrong answer -1 and any other wrong one -0.1, the binary one 0."""
     means = {}

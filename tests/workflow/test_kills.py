@@ -151,8 +151,6 @@ def test_kills_of_processes_at_random_moments(tmp_path, smoke_project, reference
 
 
 # ---------------------------------------------------------------- ended in other ways
-
-
 def interrupt_twice(process: subprocess.Popen) -> None:
     os.killpg(process.pid, signal.SIGINT)
     time.sleep(0.2)

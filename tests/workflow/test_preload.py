@@ -105,8 +105,6 @@ def endless(preloaded, small_results) -> subprocess.Popen:
 
 
 # ---------------------------------------------------------------- as if it had run by itself
-
-
 def test_a_run_is_the_same_to_the_byte(preloaded, small_results):
     """But for metrics.parquet, which has seconds in it, and the provenance, which has its hash."""
     contents = []
@@ -202,8 +200,6 @@ def test_snakemake_starts_it_for_a_cpu_scale_without_ranks(tmp_path, options):
 
 
 # ---------------------------------------------------------------- where no server can serve
-
-
 def children_seconds(server: Preloaded) -> float:
     return server.server.cpu_times().children_user
 
@@ -236,8 +232,6 @@ def test_commands_run_by_themselves_after_the_code_was_edited(own):
 
 
 # ---------------------------------------------------------------- signals and kills
-
-
 @pytest.mark.parametrize(
     ("number", "code"),
     [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM), (signal.SIGKILL, -signal.SIGKILL)],

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from command_line import from_files
-from conftest import ROOT
+from conftest import MODEL, ROOT
 from entropy_dynamics.cli import main
 
-MODEL = "qwen2.5-7b-instruct"
 RUN = ("--model", MODEL, "--method", "grpo")
 LONG = "x" * 300  # no file system takes such a name
 EVIL = "../../evil"

@@ -16,12 +16,12 @@ import yaml
 from safetensors.numpy import load_file
 from snakemake.common import NOTHING_TO_BE_DONE_MSG
 
+from conftest import MODEL
 from entropy_dynamics.cli import main
 from entropy_dynamics.config import load_config
 from entropy_dynamics.experiments.load import known_experiments, load_experiment
 from project_copy import ROOT, copy_project, snakemake
 
-MODEL = "qwen2.5-7b-instruct"
 TABLES = ("table1", "table3", "table4")
 FIGURES = ("data_filter", "theory_check", "corollary4", *(f"figure{number}" for number in range(1, 7)))
 

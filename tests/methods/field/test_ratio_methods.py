@@ -1,4 +1,7 @@
-"""CISPO, GSPO, DPPO, CE-GPPO: losses that own their importance ratio; adaptive entropy control, which keeps state."""
+"""CISPO, GSPO, DPPO, CE-GPPO: losses that own their importance ratio; adaptive entropy control, which keeps state.
+
+The last three against their authors' functions: test_authors_functions.py.
+"""
 
 import copy
 import math
@@ -24,8 +27,6 @@ def gradient(method, log_ratio, advantages, mask) -> tuple[torch.Tensor, torch.T
 
 
 # ---------------------------------------------------------------- CISPO
-
-
 @pytest.mark.parametrize(
     ("ratio", "advantage", "weight"),
     [
@@ -48,74 +49,7 @@ def test_the_lower_bound_of_cispo():
     assert grad.item() == pytest.approx(0.5)
 
 
-# ---------------------------------------------------------------- GSPO
-
-
-def test_gspo_by_hand():
-    """Sequences of 2, 3 and 1 tokens: s = exp(mean log ratio) is exp(0.1), exp(-0.2) and 1; clipped at 1 -+ 0.15."""
-    log_ratio = [[0.3, -0.1, 9.0], [-0.2, -0.5, 0.1], [0.0, 9.0, 9.0]]
-    mask = [[1, 1, 0], [1, 1, 1], [1, 0, 0]]
-    advantages = [[1.0] * 3, [-2.0] * 3, [0.5] * 3]
-    method = load_method("gspo", clip_low=0.15, clip_high=0.15)
-    loss, grad = gradient(method, log_ratio, advantages, mask)
-    first, third = -math.exp(0.1), -0.5
-    second = 2 * 0.85  # s = 0.819 is below 0.85 and A < 0: the clipped term is the larger loss, without a gradient
-    assert loss[:, 0].tolist() == pytest.approx([first, second, third], rel=1e-6)
-    # d s / d log p_t = s / T on each token; the mean over three sequences divides by 3.
-    expected = [[-math.exp(0.1) / 2 / 3] * 2 + [0.0], [0.0] * 3, [-0.5 / 3, 0.0, 0.0]]
-    torch.testing.assert_close(grad, torch.tensor(expected))
-
-
-# ---------------------------------------------------------------- DPPO
-
-
-@pytest.mark.parametrize(
-    ("p_old", "p", "advantage", "weight"),
-    [
-        (0.5, 0.64, 1.0, 1.28),
-        (0.5, 0.66, 1.0, 0.0),  # moved by more than 0.15; its ratio is 1.32
-        (0.01, 0.1, 1.0, 10.0),  # a ratio of 10, but a small move: PPO would stop at 0.012
-        (0.001, 0.1, 1.0, 10.0),  # truncated
-        (0.5, 0.36, -1.0, 0.72),
-        (0.5, 0.34, -1.0, 0.0),
-        (0.5, 0.9, -1.0, 1.8),  # away from where A pushes: never stopped
-        (0.9, 0.5, 1.0, 5 / 9),
-    ],
-)
-def test_dppo_by_hand(p_old, p, advantage, weight):
-    logp = torch.tensor([[math.log(p)]], requires_grad=True)
-    loss = load_method("dppo").token_loss(
-        logp, torch.tensor([[math.log(p_old)]]), torch.tensor([[advantage]]), torch.ones(1, 1)
-    )
-    loss.sum().backward()
-    assert logp.grad.item() == pytest.approx(-weight * advantage, rel=1e-5)
-    assert loss.item() == pytest.approx(-weight * advantage * math.log(p), rel=1e-5)
-
-
-# ---------------------------------------------------------------- CE-GPPO
-
-
-@pytest.mark.parametrize(
-    ("ratio", "advantage", "weight"),
-    [
-        (1.1, 2.0, 1.1),
-        (1.5, 2.0, 0.5 * 1.2),  # PPO: 0
-        (0.5, 2.0, 0.5),
-        (0.9, -1.0, 0.9),
-        (0.5, -1.0, 0.75 * 0.8),  # PPO: 0
-        (1.5, -1.0, 1.5),
-        (11.0, -1.0, 0.0),  # dual clip
-    ],
-)
-def test_ce_gppo_by_hand(ratio, advantage, weight):
-    method = load_method("ce_gppo", beta_high=0.5)
-    _, grad = gradient(method, [[math.log(ratio)]], [[advantage]], [[1]])
-    assert grad.item() == pytest.approx(-weight * advantage, rel=1e-5)
-
-
 # ---------------------------------------------------------------- all
-
-
 @pytest.mark.parametrize("name", ["cispo", "gspo", "dppo", "ce_gppo", "grpo"])
 def test_on_policy_they_are_the_plain_policy_gradient(name):
     """Each with its own average: over sequences (GSPO), over tokens (the others)."""
@@ -152,8 +86,6 @@ def test_several_updates_differ_from_grpo(make_trainer, model, name):
 
 
 # ---------------------------------------------------------------- adaptive entropy
-
-
 def coefficient(method) -> float:
     stats, ones = stats_of(torch.zeros(1, 1)), torch.ones(1, 1)
     return method.metrics(stats, ones, ones, ones)["entropy_coefficient"]

@@ -17,8 +17,6 @@ ONES = torch.ones(1, 1)
 
 
 # ---------------------------------------------------------------- Lp-Reg
-
-
 def test_lp_reg_by_hand():
     """M = 0.99 where p = 0.01 is dropped: the derivative of the loss falls by 1 / M - 1 at a token that is kept."""
     method = load_method("lp_reg", min_p=0.02, share=1.0)
@@ -46,8 +44,6 @@ def test_lp_reg_with_nothing_to_tie_is_grpo():
 
 
 # ---------------------------------------------------------------- SimKO
-
-
 def simko_loss(method, logits, tokens, old_logits, advantages, *, dtype):
     """The method's loss from logits, a mean over tokens."""
     stats = token_stats(logits.to(dtype), tokens, **method.second_pass())
@@ -129,8 +125,6 @@ def test_the_lens_of_simko_has_the_gradient_in_expectation():
 
 
 # ---------------------------------------------------------------- what they need
-
-
 @pytest.mark.parametrize(("name", "option"), [("lp_reg", "min_p"), ("simko", "top")])
 def test_they_ask_for_the_second_pass(name, option):
     assert load_method(name).second_pass().keys() == {option}

@@ -1,4 +1,4 @@
-"""REPO-R, STEER, STARE and RSI-S: hand-worked weights, and the state of REPO-R's controller."""
+"""REPO-R, STARE, RSI-S and OPEFO: hand-worked weights, and the state of REPO-R's controller."""
 
 import math
 from functools import partial
@@ -27,8 +27,6 @@ P, ENTROPY = [math.exp(-0.5), math.exp(-2.5), math.exp(-41.0)], [1.0, 1.0, 1.0]
 
 
 # ---------------------------------------------------------------- REPO-R
-
-
 @pytest.mark.parametrize(
     ("zeta", "advantage", "expected"),
     [
@@ -87,24 +85,7 @@ def test_the_state_of_repo_r_is_restored():
     assert zetas(restored, [0.1]) == zetas(method, [0.1]) == pytest.approx([0.01])
 
 
-# ---------------------------------------------------------------- STEER
-
-
-def test_steer_against_its_definition():
-    logp, entropy, advantages, mask = random_batch(seed=2)
-    weights = load_method("steer", w_min=0.3).token_weights(stats_of(logp, entropy), advantages, mask)
-    p = logp.double().exp()
-    omega = (advantages / p * p * (1 - p) * (logp.double() + entropy)).abs()
-    k = -math.log(0.3) / max(max(omega[mask].tolist()), 0.02)
-    assert torch.allclose(weights[mask], (-k * omega[mask]).exp().float(), rtol=1e-5)
-    assert weights[mask].min().item() == pytest.approx(0.3)
-    assert not weights[~mask].any()
-    unchanged = load_method("steer", w_min=1.0).token_weights(stats_of(logp, entropy), advantages, mask)
-    assert torch.equal(unchanged, mask.float())
-
-
 # ---------------------------------------------------------------- STARE
-
 ROWS = [[0.9, 0.1, 0.5], [0.2, 0.3, 0.05]]
 SIGNS = [[1.0] * 3, [-1.0] * 3]
 
@@ -126,8 +107,6 @@ def test_stare_by_hand(params, first, second):
 
 
 # ---------------------------------------------------------------- RSI-S
-
-
 def test_rsi_s_by_hand():
     """-log p / H of 0.05, 0.1, 1, 3 and 3.1; and a certain token, at which H = log p = 0."""
     rsi = torch.tensor([[0.05, 0.1, 1.0, 3.0, 3.1, 0.0]])
@@ -138,8 +117,6 @@ def test_rsi_s_by_hand():
 
 
 # ---------------------------------------------------------------- OPEFO
-
-
 def test_opefo_by_hand():
     """Changes -A S*: 0.3 and 0.1 up, 0.8 down; lambda = (0.8 - 0.4) / 1.2 = 1/3."""
     s_star = torch.tensor([[-0.3, 0.8], [0.05, 0.0]])
