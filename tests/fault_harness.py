@@ -253,17 +253,12 @@ def finished(tmp_path, smoke_project) -> Path:
 
 @pytest.fixture
 def unfinished(finished) -> Path:
-    """The same without one run and its evaluation."""
-    return without_a_run(finished)
-
-
-def without_a_run(project: Path) -> Path:
-    """Without its evaluation at the temperature of the tables, too; further ones are left: another job makes them."""
-    shutil.rmtree(project / "results" / "smoke" / RUN)
-    for file in (project / "results" / "smoke" / EVALUATION).glob("*.*"):
+    """The same without one run and its evaluation; those at further temperatures are left: another job makes them."""
+    shutil.rmtree(finished / "results" / "smoke" / RUN)
+    for file in (finished / "results" / "smoke" / EVALUATION).glob("*.*"):
         if file.is_file():
             file.unlink()
-    return project
+    return finished
 
 
 @pytest.fixture

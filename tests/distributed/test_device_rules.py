@@ -85,15 +85,9 @@ def test_what_pytorch_allows_is_computed_as_on_the_cpu():
     ],
 )
 def test_every_method_trains_on_the_device_as_on_the_cpu(trainer_on, make_model, name, single_forward_tokens):
+    small = {"prompts_per_step": 2, "group_size": smallest_group(name), "max_new": 4}
     expected, trainer = (
-        trainer_on(
-            device,
-            name,
-            make_model(),
-            group_size=smallest_group(name),
-            max_new=4,
-            single_forward_tokens=single_forward_tokens,
-        )
+        trainer_on(device, name, make_model(), single_forward_tokens=single_forward_tokens, **small)
         for device in (torch.device("cpu"), DEVICE)
     )
     row, on_cpu = trainer.step(0), expected.step(0)

@@ -13,7 +13,7 @@ import pytest
 
 from entropy_dynamics.cli import main
 from entropy_dynamics.distributed.devices import _lock_folder, claim_devices, visible_devices
-from entropy_dynamics.errors import UserError
+from mistakes import mistake
 
 WAIT = 120  # seconds after which a test gives up
 
@@ -146,17 +146,13 @@ def test_without_the_variable_nvidia_smi_is_asked(monkeypatch, tmp_path):
 
 def test_too_few_gpus_are_a_user_error(machine, monkeypatch):
     machine("0", "1", "2", "3")
-    with (
-        pytest.raises(UserError, match=r"GPUs needed: 8, but this machine has 4: lower hardware\.ranks"),
-        claim_devices("cuda", 8),
-    ):
+    too_few = "GPUs needed: 8, but this machine has 4: lower hardware.ranks"
+    with mistake(too_few), claim_devices("cuda", 8):
         pass
     monkeypatch.undo()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    with (
-        pytest.raises(UserError, match=r"CUDA_VISIBLE_DEVICES names none: .* hardware\.device to cpu"),
-        claim_devices("cuda", 1),
-    ):
+    names_none = r"CUDA_VISIBLE_DEVICES names none: .* hardware\.device to cpu"
+    with mistake(match=names_none), claim_devices("cuda", 1):
         pass
 
 

@@ -94,9 +94,7 @@ def test_ranks_meet_at_the_address_by_which_slurm_reaches_a_node(tmp_path, monke
 def test_a_node_without_an_address_that_resolves_has_its_name(tmp_path, monkeypatch, shown):
     scontrol(tmp_path, monkeypatch, shown)
     assert address("localhost") == "localhost"
-    with pytest.raises(
-        SystemExit, match=r"^error: the name of this job's first node, g1\.invalid, does not resolve on"
-    ):
+    with pytest.raises(SystemExit, match=r"^error: .* first node, g1\.invalid, does not resolve on"):
         address("g1.invalid")
 
 

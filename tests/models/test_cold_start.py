@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from entropy_dynamics.config import load_config
-from entropy_dynamics.errors import UserError
 from entropy_dynamics.models import warm_start as module
 from entropy_dynamics.models.storage import load_model, save_policy
 from entropy_dynamics.results.layout import Layout
@@ -18,6 +17,7 @@ from entropy_dynamics.stages.model import prepare_model
 from entropy_dynamics.tasks import Problem
 from entropy_dynamics.tasks.files import write_problems
 from entropy_dynamics.tasks.prompts import render_prompt
+from mistakes import mistake
 
 MODEL = "smollm2-135m-instruct"
 
@@ -138,9 +138,7 @@ def test_without_a_cold_start_a_pretrained_model_exists_once(prepared):
     plain = config("cold_start=null")
     assert (config().untrained(MODEL, 7), plain.untrained(MODEL, 7)) == (7, 0)
     prepare_model(plain, layout, 0)
-    with pytest.raises(
-        UserError, match="--seed 1: smollm2-135m-instruct is pretrained, so it exists once, with seed 0"
-    ):
+    with mistake("--seed 1: smollm2-135m-instruct is pretrained, so it exists once, with seed 0"):
         prepare_model(plain, layout, 1)
 
 

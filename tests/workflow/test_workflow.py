@@ -55,16 +55,6 @@ def results(project) -> Path:
     return project / "results" / "smoke"
 
 
-def test_every_table_and_figure_is_there(results):
-    for name in TABLES:
-        for suffix in (".csv", ".md", ".tex"):
-            assert (results / "tables" / f"{name}{suffix}").stat().st_size > 0
-    for name in FIGURES:
-        for suffix in (".png", ".svg", ".csv"):
-            assert (results / "figures" / f"{name}{suffix}").stat().st_size > 0
-    assert not list(results.rglob("*.partial"))
-
-
 def test_results_pass_verification(project, monkeypatch, capsys):
     monkeypatch.chdir(project)
     assert main(["verify", "results/smoke"]) == 0
@@ -391,27 +381,17 @@ def test_a_wrong_selection_is_named_before_anything_runs(tmp_path, arguments, me
 @pytest.mark.parametrize(
     ("name", "old", "new", "message"),
     [
-        (
-            "experiments/table1.yaml",
-            "kind: scores",
-            "kind: score",
-            "experiments/table1.yaml: unknown kind 'score'; did you mean 'scores'?",
-        ),
-        (
-            "experiments/claims.yaml",
-            "sweep: figure2",
-            "sweep: figure",
-            "experiments/claims.yaml: claim mu_entropy_clip_b: unknown table or figure",
-        ),
-        ("configs/method/clip_b.yaml", "label: Clip_B\n", "", "configs/method/clip_b.yaml: "),
+        ("experiments/table1", "kind: scores", "kind: score", "unknown kind 'score'; did you mean 'scores'?"),
+        ("experiments/claims", "sweep: figure2", "sweep: figure", "claim mu_entropy_clip_b: unknown table"),
+        ("configs/method/clip_b", "label: Clip_B\n", "", ""),
     ],
 )
 def test_a_broken_file_is_one_line(tmp_path, name, old, new, message):
     project = copy_project(tmp_path)
-    with edited(project, (name, old, new)):
+    with edited(project, (f"{name}.yaml", old, new)):
         run = snakemake(project, "--config", "scale=smoke", "--quiet", "--dry-run")
     assert run.returncode != 0
-    assert the_error(run).startswith(message)
+    assert the_error(run).startswith(f"{name}.yaml: {message}")
 
 
 def test_every_table_figure_and_folder_is_a_target(project):
