@@ -184,11 +184,17 @@ def tokens():
     return logits, sampled, torch.where(torch.arange(400) < 200, 1.0, -1.0)
 
 
-def test_the_lens_predicts_corollary_4_and_clip_b_counts_its_outliers(tokens, tmp_path, capsys):
+@pytest.fixture
+def batch(tokens, tmp_path):
+    """A file of these tokens."""
+    columns = zip(("logits", "token", "advantage"), (values.tolist() for values in tokens), strict=True)
+    pd.DataFrame(dict(columns)).to_parquet(path := tmp_path / "batch.parquet")
+    return path
+
+
+def test_the_lens_predicts_corollary_4_and_clip_b_counts_its_outliers(tokens, batch, capsys):
     logits, sampled, advantages = tokens
-    columns = {"logits": logits.tolist(), "token": sampled.tolist(), "advantage": advantages.tolist()}
-    pd.DataFrame(columns).to_parquet(path := tmp_path / "batch.parquet")
-    printed = run(capsys, "lens", path, "--methods", "grpo", "clip_b@mu=1.5", "clip_v@max_frac=1e-4")
+    printed = run(capsys, "lens", batch, "--methods", "grpo", "clip_b@mu=1.5", "clip_v@max_frac=1e-4")
     about, _, grpo, clip_b, clip_v = printed.splitlines()
     stats = token_stats(logits, sampled)
     assert about.startswith(f"400 tokens, entropy {stats.entropy.mean():.4g} nats")
@@ -203,14 +209,11 @@ def test_the_lens_predicts_corollary_4_and_clip_b_counts_its_outliers(tokens, tm
     assert clip_v.split()[0] == "clip_v@max_frac=1e-4"
 
 
-def test_the_lens_shows_a_share_of_the_tokens(tokens, tmp_path, capsys):
-    logits, sampled, advantages = tokens
-    columns = {"logits": logits.tolist(), "token": sampled.tolist(), "advantage": advantages.tolist()}
-    pd.DataFrame(columns).to_parquet(path := tmp_path / "batch.parquet")
+def test_the_lens_shows_a_share_of_the_tokens(batch, capsys):
     methods = ["clip_b@share=0.02", "clip_v@share=0.02", "random_mask@share=0.02"]
-    _, _, *lines = run(capsys, "lens", path, "--methods", *methods).splitlines()
+    _, _, *lines = run(capsys, "lens", batch, "--methods", *methods).splitlines()
     assert [line.split()[:3] for line in lines] == [[method, "0.02", "0.04"] for method in methods]  # of 400, of 200
-    message = error(capsys, "lens", path, "--methods", "clip_b@share=0.02,mu=1")
+    message = error(capsys, "lens", batch, "--methods", "clip_b@share=0.02,mu=1")
     assert message == "method clip_b: give share or mu, not both: share replaces mu, mu_plus"
 
 
@@ -235,24 +238,19 @@ def test_the_lens_reads_log_p_and_entropy_per_response(tokens, tmp_path, capsys)
         assert printed.splitlines() == [about, _, *lines]
 
 
-def test_a_lens_of_all_methods_is_drawn(tokens, tmp_path, capsys):
-    logits, sampled, advantages = tokens
-    columns = {"logits": logits.tolist(), "token_id": sampled.tolist(), "advantage": advantages.tolist()}
-    pd.DataFrame(columns).to_parquet(path := tmp_path / "batch.parquet")
-    _, _, *rows = run(capsys, "lens", path, "--figure", tmp_path / "lens.svg").splitlines()
+def test_a_lens_of_all_methods_is_drawn(batch, tmp_path, capsys):
+    pd.read_parquet(batch).rename(columns={"token": "token_id"}).to_parquet(batch)
+    _, _, *rows = run(capsys, "lens", batch, "--figure", tmp_path / "lens.svg").splitlines()
     svg = (tmp_path / "lens.svg").read_text()
     for row in rows:
         assert f"<!-- {row.split()[0]} -->" in svg
-    run(capsys, "lens", path, "--methods", "grpo", "--figure", tmp_path / "grpo.svg")
+    run(capsys, "lens", batch, "--methods", "grpo", "--figure", tmp_path / "grpo.svg")
     assert (tmp_path / "grpo.svg").read_text().count("<!-- 1.00 -->") == 4  # what GRPO keeps of its own
 
 
-def test_methods_that_act_on_rollouts_have_no_numbers(tokens, tmp_path, capsys):
-    logits, sampled, advantages = tokens
-    columns = {"logits": logits.tolist(), "token": sampled.tolist(), "advantage": advantages.tolist()}
-    pd.DataFrame(columns).to_parquet(path := tmp_path / "batch.parquet")
+def test_methods_that_act_on_rollouts_have_no_numbers(batch, capsys):
     methods = ("qae", "pass_at_k", "nsr", "unlikeliness", "dr_grpo", "gspo", "stare")
-    about, _, *rows, stare = run(capsys, "lens", path, "--methods", *methods).splitlines()
+    about, _, *rows, stare = run(capsys, "lens", batch, "--methods", *methods).splitlines()
     assert about.endswith("; a method without numbers needs whole rollouts or whole distributions")
     assert [line.split()[0] for line in rows] == [*methods[:-1]]
     assert {value for line in rows for value in line.split()[1:]} == {"-"}

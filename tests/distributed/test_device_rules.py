@@ -163,7 +163,6 @@ def test_stages_run_on_the_device_and_a_run_resumes(tmp_path, monkeypatch, capsy
     prepare_model(config, layout)
     rates = measure_pass_rates(config, layout, ranks=ranks)
     assert (rates["samples"] == 2).all()
-
     step = Trainer.step
     with monkeypatch.context() as patched:
         patched.setattr(Trainer, "step", lambda self, number: 1 / 0 if number else step(self, number))

@@ -266,7 +266,6 @@ def test_two_nodes_train_as_one(one_run):
     assert f"NodeList=g[1-{len(NODES)}]" in shown
     of_a_node = int(re.search(r"MinMemoryNode=(\d+)M", shown)[1])
     two_nodes = one_run.metrics()
-
     one_run.configure(hardware={"ranks": 2, "nodes": 1})
     run = ("train", "--scale", "cluster", "--model", "qwen2.5-7b-instruct", "--method", "grpo", "--seed", "0")
     subprocess.run([program("entropy-dynamics"), *run], cwd=one_run.folder, check=True, capture_output=True)

@@ -19,6 +19,12 @@ MEASURED = ("method.label", "training.entropy_change_", "training.token_samples"
 SEEDS = {"tables": 3, "extras": 1, "pilot": 1}
 
 
+def touch(files) -> None:
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+
+
 def test_a_pretrained_model_is_evaluated_once():
     runs = load_experiment("table1", "gpu", SEEDS, ROOT / "experiments").runs
     assert {run.seed for run in runs if run.method == "base"} == {0}
@@ -38,10 +44,7 @@ def test_a_sweep_takes_the_values_of_its_scale():
 @pytest.mark.parametrize("scale", ["laptop", "gpu"])  # an untrained model per seed; one for all seeds
 def test_an_experiment_so_far_has_the_seeds_with_all_files(tmp_path, scale):
     whole = load_experiment("placebos", scale, SEEDS, ROOT / "experiments")  # scores, and entropies from the metrics
-    files = whole.input_files(tmp_path)
-    for file in files:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.touch()
+    touch(whole.input_files(tmp_path))
     assert whole.so_far(tmp_path) is whole
     lost = {seed: next(run for run in whole.runs if (run.method, run.seed) == ("rft", seed)) for seed in range(3)}
     lost[1].metrics_file(tmp_path).unlink()
@@ -58,9 +61,7 @@ def test_an_experiment_so_far_has_the_seeds_with_all_files(tmp_path, scale):
 
 def test_one_untrained_model_is_in_what_there_is_so_far(tmp_path):
     whole = load_experiment("table1", "gpu", SEEDS, ROOT / "experiments")
-    for file in whole.input_files(tmp_path):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.touch()
+    touch(whole.input_files(tmp_path))
     next(run for run in whole.runs if run.method == "grpo").evaluation_file(tmp_path, "aime24").unlink()
     part = whole.so_far(tmp_path)
     assert {run.seed for run in part.runs if run.method == "base"} == {0}
@@ -71,9 +72,7 @@ def test_no_method_is_left_out_of_what_there_is_so_far(tmp_path):
     """Those with fewer seeds than the others would be, if one of their seeds counted for all."""
     whole = load_experiment("lens", SCALE, SEEDS, ROOT / "experiments")
     assert whole.seeds == "1 to 3 seeds per method"
-    for file in whole.input_files(tmp_path):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.touch()
+    touch(whole.input_files(tmp_path))
     next(run for run in whole.runs if len(whole.of(run.model, run.method)) == 1).metrics_file(tmp_path).unlink()
     assert whole.so_far(tmp_path) is whole
 

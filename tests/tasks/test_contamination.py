@@ -138,7 +138,6 @@ def test_the_columns_of_verl_are_read_without_options(tmp_path):
         assert main(command) == 0
         kept = load_problems(tmp_path / name / "smoke/data/train.parquet")
         assert {problem.text: problem.answer for problem in kept} == {"1+1?": "2", "2+2?": "4"}
-
     path = write_lines(tmp_path / "b.jsonl", [{"question": "3+3?", "extra": {"gold": "6"}}])
     command = ["problems", *from_files(path), "--results", str(tmp_path / "other")]
     columns = ["--set", "data.train.problem_column=question", "--set", "data.train.answer_column=extra.gold"]

@@ -129,7 +129,6 @@ def test_files_of_a_folder_take_the_place_of_sources(tmp_path):
     assert [one.id for one in load_problems(tmp_path / "out" / "aime24.parquet")] == ["a", "b"]
     ids = [one.id for name in ("train", "dapo500") for one in load_problems(tmp_path / "out" / f"{name}.parquet")]
     assert sorted(ids) == sorted(digits(f"q{i}") for i in range(10) if i != 3)
-
     write_lines(folder / "dapo500.jsonl", [{"problem": "own", "answer": 5}])
     sets = build(unreachable, tmp_path / "again", folder, aime24=unreachable, dapo500=split)
     assert (sets["dapo500"]["source"], sets["dapo500"]["kept"], sets["train"]["kept"]) == ("file", 1, 9)

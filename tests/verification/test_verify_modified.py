@@ -1,5 +1,6 @@
 """`entropy-dynamics verify` on files that were modified or swapped: one thing changes, and has to be named."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -36,16 +37,21 @@ from synthetic_results import MODEL
 
 
 @pytest.mark.usefixtures("project")
-def test_cells_of_a_table(verify):
+def test_cells_and_text_of_a_table_and_a_deleted_file(verify):
     path = RESULTS / "tables/table1.csv"
     table = pd.read_csv(path, dtype=str)
     was = table.loc[2, "aime25_avg_paper"]
     table.loc[2, ["aime25_avg_paper", "dapo500_pass_low"]] = "99.1234"
     path.write_text(table.to_csv(index=False))
+    edit(RESULTS / TABLE[1], "Qwen2.5", "Qwen3.5")
+    (RESULTS / TABLE[2]).unlink()
     code, findings, summary = verify()
-    fact = f"line 4: aime25_avg_paper is 99.1234, redrawn {was}"
-    assert (code, findings) == (1, {("modified", TABLE[0]): fact})
-    assert summary.endswith(": 1 wrong")
+    assert code == 1
+    cells, text, gone = zip(["modified", "modified", "missing"], TABLE, strict=True)
+    assert list(findings) == [cells, text, gone]
+    assert findings[cells] == f"line 4: aime25_avg_paper is 99.1234, redrawn {was}"
+    assert "redrawn" in findings[text]
+    assert summary.endswith(": 3 wrong")
 
 
 @pytest.mark.usefixtures("project")
@@ -57,15 +63,6 @@ def test_claims_judged_by_a_damaged_file_are_as_redrawn(verify, capsys):
     assert {where for _, where in verify()[1]} == {short(GRPO), short(GRPO / "metrics.parquet")}
     assert main(["draw", "figure5", "--scale", SCALE, "--results", str(RESULTS.parent.absolute())]) == 2
     assert capsys.readouterr().err.endswith("): make it or get it again\n")
-
-
-@pytest.mark.usefixtures("project")
-def test_text_of_a_table_and_a_deleted_file(verify):
-    edit(RESULTS / "tables/table1.md", "Qwen2.5", "Qwen3.5")
-    (RESULTS / "tables/table1.tex").unlink()
-    code, findings, _ = verify()
-    assert (code, list(findings)) == (1, [("modified", "tables/table1.md"), ("missing", "tables/table1.tex")])
-    assert "redrawn" in findings["modified", "tables/table1.md"]
 
 
 @pytest.mark.usefixtures("project")
@@ -242,24 +239,19 @@ def test_files_that_no_record_has(verify):
 
 
 @pytest.mark.usefixtures("untabled")
-def test_an_edited_number_of_dropped_problems(verify):
-    edit_json(PROBLEMS, lambda report: report["sets"]["aime24"]["dropped"].update(other=3))
-    assert verify()[1] == {
-        ("modified", "data/aime24.parquet"): "rows in problems.json is 10, not the sum of those kept and dropped"
-    }
-
-
-@pytest.mark.usefixtures("untabled")
 def test_problems_that_are_not_those_of_their_report(verify):
     def change(report: dict) -> None:
         report["sets"]["aime24"]["kept"] = 9
         report["sets"]["aime25"]["ids_sha256"] = "0" * 64
+        report["sets"]["dapo500"]["dropped"]["other"] = 3
 
     edit_json(PROBLEMS, change)
     findings = verify()[1]
-    assert list(findings) == [("modified", "data/aime24.parquet"), ("modified", "data/aime25.parquet")]
+    assert list(findings) == [("modified", f"data/{name}.parquet") for name in ("aime24", "aime25", "dapo500")]
     assert findings["modified", "data/aime24.parquet"] == "kept is 10, problems.json has 9"
     assert "ids_sha256 is" in findings["modified", "data/aime25.parquet"]
+    rows = findings["modified", "data/dapo500.parquet"]
+    assert re.fullmatch(r"rows in problems.json is \d+, not the sum of those kept and dropped", rows)
 
 
 @pytest.mark.usefixtures("untabled")

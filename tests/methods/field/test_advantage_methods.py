@@ -115,7 +115,6 @@ def test_dr_grpo_in_training_against_autograd(make_trainer, model):
     trainer = make_trainer(copy.deepcopy(model), "dr_grpo", params={"max_tokens": 30})
     batch = batch_of(make_trainer(model))
     trainer.step(0)
-
     reference = make_trainer(copy.deepcopy(model))
     logp = reference.policy.stats(batch, torch.arange(len(batch)), 1.0).logp
     rewards = torch.tensor([float(even_sum(rollout).correct) for rollout in rollouts_of(reference)[1]])

@@ -249,7 +249,6 @@ def test_w_reinforce(name):
     expected = [advantage[0] if right else advantage[1] for right in correct]
     found = method.advantages(torch.tensor([1.0, 0.0, 0.0, 1.0]), torch.zeros(4, dtype=torch.long))
     assert found.tolist() == pytest.approx(expected)
-
     logp = torch.tensor(P).log().requires_grad_()
     entropy = torch.tensor(H, requires_grad=True)
     per_token = found[:, None].expand(4, 5)
