@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from conftest import ROOT
 from entropy_dynamics.commands import load_torch
 from entropy_dynamics.config import load_config
 from entropy_dynamics.config.schema.hardware import HardwareConfig
@@ -155,7 +154,7 @@ def test_a_rank_whose_parent_died_before_it_began_ends_at_once(adopted, code):
     """Another process is its parent now."""
     rank = os.environ | {"RANK": "0", "WORLD_SIZE": "1", STARTER: "1" if adopted else str(os.getpid())}
     command = [sys.executable, "-m", "entropy_dynamics.cli", "config"]
-    run = subprocess.run(command, env=rank, cwd=ROOT, capture_output=True, text=True)
+    run = subprocess.run(command, env=rank, capture_output=True, text=True)
     assert (run.returncode, bool(run.stdout)) == (code, code == 0), run.stderr
 
 
@@ -267,10 +266,7 @@ def test_the_command_line_runs_a_stage_on_its_ranks(tmp_path):
     command = [program("entropy-dynamics"), "train", "--seed", "0", "--method", "grpo"]
     options = ["--scale", "smoke", "--model", "qwen3-4b-base", "--results", tmp_path]
     run = subprocess.run(
-        [*command, *options, "--set", "hardware.ranks=2", "--set", "engine.name=vllm"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
+        [*command, *options, "--set", "hardware.ranks=2", "--set", "engine.name=vllm"], capture_output=True, text=True
     )
     assert run.returncode == 2
     expected = r"((rank 1: )?error: [^\n]+\n){1,2}error: rank [01] of 2 ended with exit code 2 [^\n]+\n"

@@ -134,6 +134,6 @@ load_method("gspo")
 """
     environment = os.environ | {"PYTHONPATH": str(tmp_path)}
     run = [sys.executable, "-c", program]
-    done = subprocess.run(run, cwd=ROOT, env=environment, capture_output=True, text=True)
+    done = subprocess.run(run, env=environment, capture_output=True, text=True)
     assert done.stdout == "loaded\n", done.stderr
     assert done.stderr.splitlines()[-1] == "ModuleNotFoundError: No module named 'no_such_module'"

@@ -58,7 +58,6 @@ def records(traces):
     paths = [str(out), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
     run = subprocess.run(
         [*command, "--out", str(out), "--work", str(out / "work")],
-        cwd=ROOT,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
         capture_output=True,
         text=True,
@@ -222,7 +221,7 @@ def test_a_case_starts_if_there_is_time(gpu_check, monkeypatch, tmp_path, second
 @pytest.mark.parametrize("number", [SIGTERM, pytest.param(SIGKILL, marks=pytest.mark.long)])
 def test_a_case_that_imports_ends_with_a_killed_command(tmp_path, number):
     command = [sys.executable, "benchmarks/gpu_check.py", "kernels", "--tiny", "--out", str(tmp_path)]
-    check = subprocess.Popen([*command, "--work", str(tmp_path)], cwd=ROOT)
+    check = subprocess.Popen([*command, "--work", str(tmp_path)])
     children: set[int] = set()
     while len(children) < 2:  # a case, and multiprocessing's resource tracker
         assert check.poll() is None

@@ -33,7 +33,7 @@ dist.all_gather_object(out, thing)
 def test_the_linter_refuses_what_runs_or_unpickles_files():
     """`make lint` holds src, benchmarks and notebooks to it."""
     command = [sys.executable, "-m", "ruff", "check", "--output-format", "concise", "--stdin-filename", "src/unsafe.py"]
-    run = subprocess.run([*command, "-"], input=UNSAFE, cwd=ROOT, capture_output=True, text=True)
+    run = subprocess.run([*command, "-"], input=UNSAFE, capture_output=True, text=True)
     refused = {int(number) for number in re.findall(r"unsafe.py:(\d+):\d+: (?:S|TID)\d+", run.stdout)}
     assert refused == {2, 6, 7, 8, 9, 10, 11, 12}
 
@@ -88,7 +88,6 @@ def watched(tmp_path: Path, program: str, *arguments: str) -> tuple[subprocess.C
     paths = os.pathsep.join(filter(None, [str(tmp_path / "watch"), os.environ.get("PYTHONPATH")]))
     run = subprocess.run(
         [sys.executable, "-c", program, *arguments],
-        cwd=ROOT,
         env=free | {"PYTHONPATH": paths, "WATCHED": str(asked), "HF_HOME": str(tmp_path / "cache")},
         capture_output=True,
         text=True,

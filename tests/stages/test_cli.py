@@ -364,7 +364,7 @@ def test_variables_of_a_notebook_and_of_an_interpreter_without_docstrings(tmp_pa
     path = write_lines(tmp_path / "batch.jsonl", [{"logp": -1.0, "entropy": 1.0, "advantage": 1.0}])
     command = [sys.executable, "-m", "entropy_dynamics.cli", "lens", str(path), "--figure", str(tmp_path / "lens.svg")]
     changed = {"PYTHONPATH": str(ROOT / "src"), "PYTHONOPTIMIZE": "2", "MPLBACKEND": "nonsense"}
-    result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=os.environ | changed)
+    result = subprocess.run(command, capture_output=True, text=True, env=os.environ | changed)
     assert (result.returncode, result.stderr) == (0, "")
     assert (tmp_path / "lens.svg").is_file()
 

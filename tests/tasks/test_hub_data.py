@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 
 from command_line import run, write_lines
-from conftest import ROOT
 from countdown import countdown_set
 from entropy_dynamics.config import load_config
 from entropy_dynamics.config.schema.data import DataConfig
@@ -100,7 +99,7 @@ def test_without_a_network(tmp_path):
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hf")}
     environment.pop("ENTROPY_DYNAMICS_PROBLEMS", None)
     command = [sys.executable, "-m", "entropy_dynamics.cli", "problems", "--scale", "paper", "--results", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
     assert done.stderr.startswith("error: data.evaluation.aime24: HuggingFaceH4/aime_2024 at 2fe88a2f cannot be loaded")
     assert "ENTROPY_DYNAMICS_PROBLEMS to a folder with <set>.jsonl or <set>.parquet" in done.stderr

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 from command_line import error, set_to
-from conftest import ROOT
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.sections import parse
 from entropy_dynamics.tasks import Problem
@@ -133,7 +132,7 @@ def test_a_set_is_the_same_with_another_hash_seed_and_its_wrong_answers_are_grad
     files = []
     for hash_seed in ("1", "2"):
         command = [sys.executable, "-m", "entropy_dynamics.cli", *set_command(HASHED, tmp_path / hash_seed)]
-        subprocess.run(command, check=True, cwd=ROOT, env=os.environ | {"PYTHONHASHSEED": hash_seed})
+        subprocess.run(command, check=True, env=os.environ | {"PYTHONHASHSEED": hash_seed})
         files.append(tmp_path / hash_seed / "smoke/data/train.parquet")
     assert files[0].read_bytes() == files[1].read_bytes()
     for problem in load_problems(files[0]):

@@ -14,7 +14,6 @@ from snakemake.exceptions import LockException
 from snakemake_interface_logger_plugins.common import LogEvent
 
 import snakemake_logger_plugin_progress as progress
-from conftest import ROOT
 from entropy_dynamics.distributed.attempts import ended_early
 
 RUN = {"model": "m", "method": "grpo", "seed": "0"}
@@ -216,7 +215,7 @@ def test_a_run_that_ends_early_says_so_beside_its_log_until_the_next_attempt(tmp
     log = tmp_path / "run.log"
     for code, marked in ((ENDS, True), (ENDS.replace("commands.config = ends", ""), False)):
         with log.open("w") as file:
-            done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=file)
+            done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=file)
         assert (done.returncode, ended_early(str(log))) == ((75, True) if marked else (0, False))
 
 
