@@ -2,7 +2,6 @@
 
 import json
 import threading
-from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ from entropy_dynamics.stages import model as stage
 from entropy_dynamics.stages.model import prepare_model
 from entropy_dynamics.tasks import Problem
 from entropy_dynamics.tasks.files import write_problems
-from entropy_dynamics.tasks.prompts import render_prompt
 from mistakes import mistake
 
 MODEL = "smollm2-135m-instruct"
@@ -111,26 +109,6 @@ def test_no_problem_of_any_set_is_demonstrated(prepared, monkeypatch):
     )
     prepare_model(config(), layout, 0)
     assert excluded == [set(held.values())]
-
-
-def test_labels_are_the_solution_and_its_end(prepared, tokenizer):
-    _, config = prepared
-    solutions = config().cold_start.solutions
-    batches = module.solution_batches(tokenizer, config().cold_start, seed=3, exclude=set(), max_new_tokens=24)
-    drawn = list(islice(solutions.problems(3, set()), module.POOL * 4))
-    found = {}
-    for tokens, labels, _ in islice(batches, module.POOL):
-        for row, labelled in zip(tokens, labels, strict=True):
-            chosen = labelled != module.IGNORED
-            assert torch.equal(row[chosen], labelled[chosen])
-            start = int(chosen.int().argmax())
-            found[tuple(row[:start].tolist())] = tokenizer.decode(row[chosen])
-    assert len(found) == len(drawn)
-    for text in drawn:
-        prompt = render_prompt(tokenizer, Problem("", text, "", "countdown"), "chat")
-        solution = found[tuple(tokenizer.encode(prompt, add_special_tokens=False))]
-        assert solution.startswith("\\boxed{")
-        assert solution.endswith(f"}}{tokenizer.eos_token}")
 
 
 def test_without_a_cold_start_a_pretrained_model_exists_once(prepared):
