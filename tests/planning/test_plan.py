@@ -184,11 +184,7 @@ def test_eight_runs_of_toy_models_fit_on_one_gpu(capsys):
 @pytest.mark.parametrize(
     ("setting", "problem", "advice"),
     [
-        (
-            "training.tokens_per_micro_batch=131072",
-            "needs 122 GiB of 79 while training",
-            "tokens_per_micro_batch=32768",
-        ),
+        ("training.tokens_per_micro_batch=131072", "122 GiB of 79 while", "tokens_per_micro_batch=32768"),
         ("engine.gpu_memory_utilization=0.9", "96 GiB of 79 while sampling", "gpu_memory_utilization=0.65"),
         ("engine.gpu_memory_utilization=0.1", "0.0 GiB for the KV cache", "gpu_memory_utilization=0.25"),
         ("hardware.ranks=1", "136 GiB of 79 while sampling", "ranks=4"),

@@ -17,12 +17,23 @@ LONG = "x" * 300  # no file system takes such a name
 EVIL = "../../evil"
 
 
-@pytest.fixture
-def project(tmp_path, monkeypatch):
-    """The project's configs, some folders deep so that a `../` shows."""
-    folder = tmp_path / "home" / "user" / "project"
+@pytest.fixture(scope="module")
+def copies(tmp_path_factory):
+    """Of the project's configs: no command of these tests may write them."""
+    folder = tmp_path_factory.mktemp("copies")
     for name in ("configs", "experiments"):
         shutil.copytree(ROOT / name, folder / name)
+    before = files_in(folder)
+    yield folder
+    assert files_in(folder) == before
+
+
+@pytest.fixture
+def project(copies, tmp_path, monkeypatch):
+    """Some folders deep so that a `../` shows."""
+    (folder := tmp_path / "home" / "user" / "project").mkdir(parents=True)
+    for name in ("configs", "experiments"):
+        (folder / name).symlink_to(copies / name)
     monkeypatch.chdir(folder)
     return folder
 
