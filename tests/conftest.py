@@ -192,14 +192,9 @@ def make_model(tokenizer) -> Callable:
 
     def make(architecture: str = "qwen2", *, layers=1, heads=1, kv_heads=1, seed: int = 5, tied: bool = True):
         spec = toy_model_config(
-            architecture=architecture,
-            hidden_size=32 * heads,
-            layers=layers,
-            heads=heads,
-            kv_heads=kv_heads,
-            tied_embeddings=tied,
-            seed=seed,
-        )
+            architecture=architecture, hidden_size=32 * heads, layers=layers, heads=heads,
+            kv_heads=kv_heads, tied_embeddings=tied, seed=seed,
+        )  # fmt: skip
         model = build_toy_model(spec, tokenizer).eval()
         with torch.no_grad():  # weights as large as a trained model's, so that its distributions are not nearly uniform
             for parameter in model.parameters():
@@ -232,19 +227,11 @@ def make_trainer(prompts, tokenizer) -> Callable:
         sampler = NativeSampler(model, end_tokens=[tokenizer.eos_token_id], batch_size=64)
         sampler.returns_logp = config.engine_ratios or config.importance_truncation is not None
         return Trainer(
-            config,
-            policy=policy,
-            method=load_method(method, **(params or {})),
-            sampler=sampler,
-            grade=grade,
-            prompts=prompts,
-            temperature=1.0,
-            max_new_tokens=max_new,
-            seed=seed,
+            config, policy=policy, method=load_method(method, **(params or {})), sampler=sampler,
+            grade=grade, prompts=prompts, temperature=1.0, max_new_tokens=max_new, seed=seed,
             critic=load_critic(Path(), policy, config, ranks or Ranks()) if config.advantage == "gae" else None,
-            validate=validate,
-            ranks=ranks or Ranks(),
-        )
+            validate=validate, ranks=ranks or Ranks(),
+        )  # fmt: skip
 
     return make
 

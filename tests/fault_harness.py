@@ -82,14 +82,11 @@ class Workflow:
         """
         with open(self.output, "wb") as output:
             return subprocess.Popen(
-                [self.snakemake, *self.targets, "--config", "scale=smoke"],
-                cwd=self.project,
+                [self.snakemake, *self.targets, "--config", "scale=smoke"], cwd=self.project,
                 env=self.environment | ({} if pause is None else paused(self.results / pause)),
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
+                stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
                 preexec_fn=heed_interrupts,
-            )
+            )  # fmt: skip
 
     def said(self) -> str:
         return self.output.read_text(errors="replace")
@@ -193,12 +190,9 @@ def kill_when_there(command: list[str], project: Path, file: Path) -> None:
     """SIGKILL `entropy-dynamics <command>` and its ranks once `file`, a glob, exists."""
     environment = os.environ | paused(file)
     process = subprocess.Popen(
-        [program("entropy-dynamics"), *command],
-        cwd=project,
-        env=environment,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+        [program("entropy-dynamics"), *command], cwd=project, env=environment,
+        stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
     while not glob(str(file)):
         assert process.poll() is None
         time.sleep(0.005)

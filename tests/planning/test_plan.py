@@ -86,16 +86,10 @@ def test_policies_are_planned_at_all_temperatures():
 def test_decoding_reads_the_weights_once_a_step():
     """One sequence at a time, no tail, no cache worth a byte: weights over bandwidth for every token."""
     config = paper(
-        "grpo",
-        "hardware.ranks=8",
-        "sampling.batch_size=1",
-        "sampling.max_new_tokens=100",
-        "plan.response_tokens=100",
-        "plan.prompt_tokens=1",
-        "plan.decode_step_ms=0",
-        "plan.gpus.A100.bandwidth_gb_s=1000",
-        "plan.gpus.A100.decoding_mbu=0.5",
-    )
+        "grpo", "hardware.ranks=8", "sampling.batch_size=1", "sampling.max_new_tokens=100",
+        "plan.response_tokens=100", "plan.prompt_tokens=1", "plan.decode_step_ms=0",
+        "plan.gpus.A100.bandwidth_gb_s=1000", "plan.gpus.A100.decoding_mbu=0.5",
+    )  # fmt: skip
     each = 2 * 7_615_616_512 / 500e9
     assert sampling_seconds(config, 80, trains=True) == pytest.approx(10 * 100 * each, rel=1e-3)  # 10 per rank
 
@@ -359,15 +353,11 @@ print([name for name in ("torch", "transformers", "pandas", "pyarrow", "matplotl
 # ---------------------------------------------------------------- sizes of models and memory of a GPU
 # Parameters in the safetensors files on the Hugging Face Hub.
 PUBLISHED = {
-    "Qwen/Qwen2.5-7B-Instruct": 7_615_616_512,
-    "Qwen/Qwen2.5-14B-Instruct": 14_770_033_664,
-    "Qwen/Qwen3-4B-Base": 4_022_468_096,
-    "deepseek-ai/DeepSeek-R1-Distill-Llama-8B": 8_030_261_248,
-    "Qwen/Qwen2.5-0.5B-Instruct": 494_032_768,
-    "Qwen/Qwen2.5-1.5B-Instruct": 1_543_714_304,
-    "Qwen/Qwen3-0.6B-Base": 596_049_920,
-    "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": 1_777_088_000,
-}
+    "Qwen/Qwen2.5-7B-Instruct": 7_615_616_512, "Qwen/Qwen2.5-14B-Instruct": 14_770_033_664,
+    "Qwen/Qwen3-4B-Base": 4_022_468_096, "deepseek-ai/DeepSeek-R1-Distill-Llama-8B": 8_030_261_248,
+    "Qwen/Qwen2.5-0.5B-Instruct": 494_032_768, "Qwen/Qwen2.5-1.5B-Instruct": 1_543_714_304,
+    "Qwen/Qwen3-0.6B-Base": 596_049_920, "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": 1_777_088_000,
+}  # fmt: skip
 
 
 # ---------------------------------------------------------------- sizes
@@ -401,16 +391,9 @@ def test_the_shape_of_a_toy_model_is_its_own(scale):
 def test_a_block_keeps_as_many_bytes_as_autograd_saves(architecture, sizes):
     hidden, intermediate, heads, kv_heads = sizes
     shape = ShapeConfig(
-        architecture=architecture,
-        layers=1,
-        hidden_size=hidden,
-        intermediate_size=intermediate,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_size=16,
-        vocabulary=32,
-        tied_embeddings=True,
-    )
+        architecture=architecture, layers=1, hidden_size=hidden, intermediate_size=intermediate,
+        heads=heads, kv_heads=kv_heads, head_size=16, vocabulary=32, tied_embeddings=True,
+    )  # fmt: skip
     model = AutoModel.from_config(transformers_config(shape, attn_implementation="sdpa")).to(torch.bfloat16)
     weights = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
     tokens, kept = 64, {}

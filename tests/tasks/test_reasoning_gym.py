@@ -63,14 +63,11 @@ def test_the_verifier_accepts_other_right_answers():
 @pytest.mark.parametrize(
     ("generator", "wrapped"),
     [
-        ("syllogism", r"\text{%s}"),
-        ("calendar_arithmetic", r"\textbf{\text{%s}}"),
-        ("color_cube_rotation", r"\(\mathrm{%s}\)"),
-        ("family_relationships", "$%s$"),
-        ("decimal_arithmetic", r"\text{ %s }"),
-        ("spell_backward", r"\mathtt {%s}"),
+        ("syllogism", r"\text{%s}"), ("calendar_arithmetic", r"\textbf{\text{%s}}"),
+        ("color_cube_rotation", r"\(\mathrm{%s}\)"), ("family_relationships", "$%s$"),
+        ("decimal_arithmetic", r"\text{ %s }"), ("spell_backward", r"\mathtt {%s}"),
     ],
-)
+)  # fmt: skip
 def test_words_in_latex_are_read(generator, wrapped):
     for problem in gym_set({generator: {}}, 3).generate("p", 5, []):
         right = answer(problem)

@@ -57,12 +57,9 @@ class Preloaded:
 
     def start(self, *arguments: object, **environment: str) -> subprocess.Popen:
         return subprocess.Popen(
-            [*COMMAND, *map(str, arguments)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | {SERVER: str(self.address)} | environment,
-        )
+            [*COMMAND, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, env=os.environ | {SERVER: str(self.address)} | environment,
+        )  # fmt: skip
 
     def commands(self) -> list[psutil.Process]:
         return self.server.children()
