@@ -50,8 +50,9 @@ METHODS = [name for name in known_names("method", ROOT / "configs") if name != "
 # All eight S* ablations are one class, whose masks test_methods.py holds against their definition.
 DISTINCT_METHODS = [name for name in METHODS if not name.startswith("s_star") or name == "s_star_keep_neg_gt"]
 pytest_plugins = ["recorded_results", "fault_harness"]
-# Minutes in few tests, most of it in other processes: dealt out first, so that no worker is left with one at the end.
-LONGEST = ("ranks", "gpu_check", "kills", "token_stats_triton", "time_limit", "disks")
+# The longest first, so that no worker is left with one at the end.
+LONGEST = ("gpu_check", "disks", "workflow", "ranks", "device_rules", "verify", "verify_modified", "kills")
+LONGEST += ("degenerate_batches", "token_stats_triton", "preload", "report_page", "time_limit", "executors")
 # Tests of seconds that share nothing: dealt out one by one at the end, so that all workers are busy until then.
 DEALT_OUT = ("test_reference_runs",)
 # Every method's training step, and the tests of each module that is annotated; none passes a wrong shape on purpose.
@@ -76,11 +77,12 @@ def pytest_configure(config):
 
 def pytest_collection_modifyitems(items):
     """For `--dist loadgroup`: a file goes to one worker as a whole, but the tests of DEALT_OUT, which come last."""
-    longest = [f"test_{name}" for name in LONGEST]
-    items.sort(key=lambda item: (item.path.stem not in longest) + (item.path.stem in DEALT_OUT))
+    order = {f"test_{name}": place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: (item.path.stem in DEALT_OUT, order.get(item.path.stem, len(order))))
     for item in items:
         if item.path.stem not in DEALT_OUT:
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+            one = "verification" if item.path.parent.name == "verification" else item.path.stem  # one set of results
+            item.add_marker(pytest.mark.xdist_group(one))
     if find_spec("vllm") is None:
         for item in items:
             if item.get_closest_marker("vllm"):

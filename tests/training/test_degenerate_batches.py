@@ -149,7 +149,7 @@ def test_a_batch_of_two_tokens(make, model, name):
     trainer = make(
         name, model, grade=every_other, max_new=1, group_size=2, prompts_per_step=1, updates_per_batch=1, **changes
     )
-    for row in steps_of(trainer):
+    for row in steps_of(trainer, count=1):
         assert row["response_length"] == 1
         assert row["tokens"] == 2
 
