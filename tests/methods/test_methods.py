@@ -49,40 +49,24 @@ MASK = [[1, 1, 1, 1], [1, 1, 1, 0]]
 
 
 @pytest.mark.parametrize(
-    ("mu", "first", "second"),
+    ("method", "params", "advantages", "first", "second"),
     [
-        (1.30, [0, 1, 1, 1], [1, 1, 1, 0]),  # the unbiased sigma would keep it
-        (1.35, [1, 1, 1, 1], [1, 1, 1, 0]),  # the statistics of negative samples alone would drop it
+        ("clip_b", {"mu": 1.30}, [-0.5, 2.0], [0, 1, 1, 1], [1, 1, 1, 0]),  # kept by the unbiased sigma
+        ("clip_b", {"mu": 1.35}, [-0.5, 2.0], [1, 1, 1, 1], [1, 1, 1, 0]),  # not by that of negative ones
+        ("clip_b", {"mu": 1.3, "apply_to": "positive"}, [-0.5, 2.0], [1, 1, 1, 1], [0, 1, 1, 0]),
+        ("clip_b", {"mu": 1.3, "apply_to": "both"}, [-0.5, 2.0], [0, 1, 1, 1], [0, 1, 1, 0]),
+        *(
+            ("clip_b", {"mu": 0.1, "apply_to": which}, [0.0, 0.0], [1, 1, 1, 1], [1, 1, 1, 0])
+            for which in ("negative", "positive", "both")
+        ),
+        ("clip_b", {"mu": 1.3}, [-0.5, -0.5], [0, 1, 1, 1], [0, 1, 1, 0]),
+        ("clip_b_paper", {"mu": 1.3}, [-0.5, -0.5], [0, 1, 1, 1], [0, 1, 0, 0]),  # two-sided
+        ("clip_b_paper", {"mu": 1.3}, [-0.5, 2.0], [0, 1, 1, 1], [1, 1, 1, 0]),
+        ("clip_b_paper", {"mu": 1.3, "mu_plus": 1.8}, [-0.5, -0.5], [0, 1, 1, 1], [0, 1, 1, 0]),
     ],
 )
-def test_clip_b_drops_low_tokens_of_negative_samples_only(mu, first, second):
-    assert weights_of(load_method("clip_b", mu=mu), SCORES, [-0.5, 2.0], MASK) == [first, second]
-
-
-def test_clip_b_is_one_sided_and_the_paper_form_two_sided():
-    assert weights_of(load_method("clip_b", mu=1.3), SCORES, [-0.5, -0.5], MASK) == [[0, 1, 1, 1], [0, 1, 1, 0]]
-    assert weights_of(load_method("clip_b_paper", mu=1.3), SCORES, [-0.5, -0.5], MASK) == [[0, 1, 1, 1], [0, 1, 0, 0]]
-    assert weights_of(load_method("clip_b_paper", mu=1.3), SCORES, [-0.5, 2.0], MASK) == [[0, 1, 1, 1], [1, 1, 1, 0]]
-    asymmetric = load_method("clip_b_paper", mu=1.3, mu_plus=1.8)
-    assert weights_of(asymmetric, SCORES, [-0.5, -0.5], MASK) == [[0, 1, 1, 1], [0, 1, 1, 0]]
-
-
-@pytest.mark.parametrize("apply_to", ["negative", "positive", "both"])
-def test_clip_b_never_touches_zero_advantages(apply_to):
-    method = load_method("clip_b", mu=0.1, apply_to=apply_to)
-    assert weights_of(method, SCORES, [0.0, 0.0], MASK) == [[1, 1, 1, 1], [1, 1, 1, 0]]
-
-
-@pytest.mark.parametrize(
-    ("apply_to", "first", "second"),
-    [
-        ("negative", [0, 1, 1, 1], [1, 1, 1, 0]),
-        ("positive", [1, 1, 1, 1], [0, 1, 1, 0]),
-        ("both", [0, 1, 1, 1], [0, 1, 1, 0]),
-    ],
-)
-def test_apply_to(apply_to, first, second):
-    assert weights_of(load_method("clip_b", mu=1.3, apply_to=apply_to), SCORES, [-1.0, 1.0], MASK) == [first, second]
+def test_clip_b_by_hand(method, params, advantages, first, second):
+    assert weights_of(load_method(method, **params), SCORES, advantages, MASK) == [first, second]
 
 
 @pytest.mark.parametrize("name", CLIPPING_METHODS)
@@ -159,17 +143,12 @@ def test_the_cap_of_clip_v(violators, max_frac, dropped):
     assert weights == [expected.tolist()]
 
 
-def test_the_cap_is_a_share_of_response_tokens_only():
+def test_the_cap_is_a_share_of_response_tokens_and_tokens_without_advantage_stand_outside():
     scores = torch.zeros(2, 10)
     scores[0, :3] = torch.tensor([-5.0, -7.0, -6.0])
     mask = [[1] * 10, [0] * 10]  # a tenth of ten tokens is one, of twenty it were two
     weights = weights_of(load_method("clip_v", mu=1.0, max_frac=0.1), scores, [-1.0, -1.0], mask)
     assert weights == [[1, 0, 1] + [1] * 7, [0] * 10]
-
-
-def test_tokens_without_advantage_stand_outside_the_cap():
-    scores = torch.zeros(2, 10)
-    scores[0, :3] = torch.tensor([-5.0, -7.0, -6.0])
     scores[1, :2] = torch.tensor([-9.0, -8.0])
     weights = weights_of(load_method("clip_v", mu=1.0, max_frac=0.05), scores, [-1.0, 0.0])
     assert weights == [[1, 0, 1] + [1] * 7, [0, 0] + [1] * 8]
