@@ -199,7 +199,7 @@ def test_a_longer_run_leaves_nothing_to_a_shorter_one_that_trains(made, capfd, m
 
 # ---------------------------------------------------------------- code
 def test_a_run_by_another_version_of_its_method_is_named_and_refused(made, tmp_path):
-    """Only those of the edited method, and of methods that inherit from it; a comment is no other version."""
+    """Only those of the edited method, and of methods that inherit from it."""
     results, layout = made
     for method in ("grpo", "clip_b", "random_mask"):
         assert main([*results.train(method), "--set", "training.steps=1"]) == 0
@@ -213,9 +213,6 @@ def test_a_run_by_another_version_of_its_method_is_named_and_refused(made, tmp_p
         return subprocess.run(command, env=environment, capture_output=True, text=True)
 
     text = file.read_text()
-    file.write_text(f"{text}\n# a comment\n")
-    checked = run("verify", str(layout.root))
-    assert checked.returncode == 0, checked.stdout + checked.stderr
     file.write_text(text.replace("0.0, mask.float())", "0.5, mask.float())"))
     assert file.read_text() != text
     found = run("verify", str(layout.root)).stdout.splitlines()[:-1]
