@@ -279,16 +279,16 @@ def test_a_pretrained_model_on_a_cpu_has_a_plan(capsys):
     assert resources(load_config("laptop", MODEL, "grpo", settings), "train")["mem_mb"] < 5_000  # a toy
 
 
+HUB = f"{{source: hub, repository: a/b, revision: {'a' * 40}}}"
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         (["plan.gpu=V100"], "gpu is 'V100'; it should be one of A100, H100, H200"),
         ([f"plan.measured[{MODEL}].sampled=5"], f"no value for plan.measured[{MODEL}].trained"),
         ([f"models=[{MODEL}]", "experiments=[table2]"], "has no model 'distill-llama-8b'"),
-        (
-            ["data.evaluation.aime26={source: split, size: 4}", "evaluation.samples.aime26=4"],
-            "plan.problems has no 'aime26'",
-        ),
+        ([f"data.evaluation.aime26={HUB}", "evaluation.samples.aime26=4"], "plan.problems has no 'aime26'"),
     ],
 )
 def test_mistakes_are_named(settings, message, capsys):
