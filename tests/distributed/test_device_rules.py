@@ -85,7 +85,7 @@ def test_what_pytorch_allows_is_computed_as_on_the_cpu():
     ],
 )
 def test_every_method_trains_on_the_device_as_on_the_cpu(trainer_on, make_model, name, single_forward_tokens):
-    small = {"prompts_per_step": 2, "group_size": smallest_group(name), "max_new": 4}
+    small = {"group_size": smallest_group(name), "max_new": 4}
     small["entropy_change_every"] = int(name == "clip_b")  # measured in the same way whatever the method
     expected, trainer = (
         trainer_on(device, name, make_model(), single_forward_tokens=single_forward_tokens, **small)
