@@ -37,15 +37,11 @@ from project_copy import copy_project, snakemake
 from reference import even_sum, sums, training_config
 
 ROOT = Path(__file__).parents[1]
+MODEL = "qwen2.5-7b-instruct"
 HABITS = {
-    "solved": 0.5,
-    "attempts": 2,
-    "gives_up": 0.5,
-    "sloppy": 0.1,
-    "shortcut": 0.2,
-    "unboxed": 0.1,
+    "solved": 0.5, "attempts": 2, "gives_up": 0.5, "sloppy": 0.1, "shortcut": 0.2, "unboxed": 0.1,
     "rambling": 0.1,
-}
+}  # fmt: skip
 SETS = ("aime24", "aime25", "dapo500", "validation")
 # Published problems as JSONL, such as dapo_slice.jsonl and aime24.jsonl; the tests that read them are skipped without.
 REAL_PROBLEMS = Path(os.environ.get("ENTROPY_DYNAMICS_REAL_PROBLEMS", ROOT.parent / "shared" / "data"))
@@ -54,19 +50,16 @@ METHODS = [name for name in known_names("method", ROOT / "configs") if name != "
 # All eight S* ablations are one class, whose masks test_methods.py holds against their definition.
 DISTINCT_METHODS = [name for name in METHODS if not name.startswith("s_star") or name == "s_star_keep_neg_gt"]
 pytest_plugins = ["recorded_results", "fault_harness"]
-# Minutes in few tests, most of it in other processes: dealt out first, so that no worker is left with one at the end.
-LONGEST = ("ranks", "gpu_check", "kills", "token_stats_triton", "time_limit", "disks")
+# The longest first, so that no worker is left with one at the end.
+LONGEST = ("gpu_check", "disks", "workflow", "ranks", "device_rules", "verify", "verify_modified", "kills")
+LONGEST += ("degenerate_batches", "token_stats_triton", "preload", "report_page", "time_limit", "executors")
 # Tests of seconds that share nothing: dealt out one by one at the end, so that all workers are busy until then.
 DEALT_OUT = ("test_reference_runs",)
 # Every method's training step, and the tests of each module that is annotated; none passes a wrong shape on purpose.
 TYPED = {
-    "test_shapes",
-    "test_dynamics",
-    "test_objective",
-    "test_critic",
-    "test_all_methods",
+    "test_shapes", "test_dynamics", "test_objective", "test_critic", "test_all_methods",
     "test_every_response_is_cut_off",
-}
+}  # fmt: skip
 
 
 def smallest_group(method: str) -> int:
@@ -75,6 +68,7 @@ def smallest_group(method: str) -> int:
 
 
 def pytest_configure(config):
+    os.chdir(ROOT)  # where commands find configs/ and experiments/
     # A shell's background jobs ignore Ctrl-C, and so would the commands that tests send it to.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if not hasattr(config, "workerinput"):  # the workers of pytest-xdist share it
@@ -83,11 +77,12 @@ def pytest_configure(config):
 
 def pytest_collection_modifyitems(items):
     """For `--dist loadgroup`: a file goes to one worker as a whole, but the tests of DEALT_OUT, which come last."""
-    longest = [f"test_{name}" for name in LONGEST]
-    items.sort(key=lambda item: (item.path.stem not in longest) + (item.path.stem in DEALT_OUT))
+    order = {f"test_{name}": place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: (item.path.stem in DEALT_OUT, order.get(item.path.stem, len(order))))
     for item in items:
         if item.path.stem not in DEALT_OUT:
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+            one = "verification" if item.path.parent.name == "verification" else item.path.stem  # one set of results
+            item.add_marker(pytest.mark.xdist_group(one))
     if find_spec("vllm") is None:
         for item in items:
             if item.get_closest_marker("vllm"):
@@ -130,7 +125,7 @@ class SmallResults:
 
     folder: Path
     settings: tuple[str, ...]
-    model: str = "qwen2.5-7b-instruct"
+    model: str = MODEL
 
     def run(self, method: str) -> Path:
         return self.folder / "smoke" / "runs" / self.model / method / "seed0"
@@ -154,10 +149,8 @@ SMALL = (  # settings of the smoke scale
 @pytest.fixture(scope="session")
 def prepared_results(tmp_path_factory) -> SmallResults:
     made = SmallResults(tmp_path_factory.mktemp("small"), tuple(set_to(SMALL)))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(ROOT)
-        for stage in (["problems"], ["model", "--model", made.model], ["pass_rates"]):
-            assert main([*stage, "--scale", "smoke", "--results", str(made.folder), *made.settings]) == 0
+    for stage in (["problems"], ["model", "--model", made.model], ["pass_rates"]):
+        assert main([*stage, "--scale", "smoke", "--results", str(made.folder), *made.settings]) == 0
     return made
 
 
@@ -188,17 +181,10 @@ def toy_model_config(**changes) -> ToyModelConfig:
     """One layer, one head and one warm-start step, unless `changes` say otherwise."""
     solutions = {"task": "countdown", "numbers": (2, 3), "values": (1, 9), "targets": (1, 40), "habits": HABITS}
     values = {
-        "architecture": "qwen2",
-        "hidden_size": 32,
-        "layers": 1,
-        "head_size": 32,
-        "heads": 1,
-        "kv_heads": 1,
-        "intermediate_size": 48,
-        "tied_embeddings": True,
-        "seed": 5,
+        "architecture": "qwen2", "hidden_size": 32, "layers": 1, "head_size": 32, "heads": 1,
+        "kv_heads": 1, "intermediate_size": 48, "tied_embeddings": True, "seed": 5,
         "warm_start": {"steps": 1, "batch_size": 2, "learning_rate": 1e-3, "solutions": solutions},
-    }
+    }  # fmt: skip
     return ToyModelConfig.model_validate(values | changes)
 
 
@@ -208,14 +194,9 @@ def make_model(tokenizer) -> Callable:
 
     def make(architecture: str = "qwen2", *, layers=1, heads=1, kv_heads=1, seed: int = 5, tied: bool = True):
         spec = toy_model_config(
-            architecture=architecture,
-            hidden_size=32 * heads,
-            layers=layers,
-            heads=heads,
-            kv_heads=kv_heads,
-            tied_embeddings=tied,
-            seed=seed,
-        )
+            architecture=architecture, hidden_size=32 * heads, layers=layers, heads=heads,
+            kv_heads=kv_heads, tied_embeddings=tied, seed=seed,
+        )  # fmt: skip
         model = build_toy_model(spec, tokenizer).eval()
         with torch.no_grad():  # weights as large as a trained model's, so that its distributions are not nearly uniform
             for parameter in model.parameters():
@@ -248,19 +229,11 @@ def make_trainer(prompts, tokenizer) -> Callable:
         sampler = NativeSampler(model, end_tokens=[tokenizer.eos_token_id], batch_size=64)
         sampler.returns_logp = config.engine_ratios or config.importance_truncation is not None
         return Trainer(
-            config,
-            policy=policy,
-            method=load_method(method, **(params or {})),
-            sampler=sampler,
-            grade=grade,
-            prompts=prompts,
-            temperature=1.0,
-            max_new_tokens=max_new,
-            seed=seed,
+            config, policy=policy, method=load_method(method, **(params or {})), sampler=sampler,
+            grade=grade, prompts=prompts, temperature=1.0, max_new_tokens=max_new, seed=seed,
             critic=load_critic(Path(), policy, config, ranks or Ranks()) if config.advantage == "gae" else None,
-            validate=validate,
-            ranks=ranks or Ranks(),
-        )
+            validate=validate, ranks=ranks or Ranks(),
+        )  # fmt: skip
 
     return make
 
@@ -270,7 +243,7 @@ def trainer_on(make_trainer):
     """`trainer_on(device, method, model, ...)`: a trainer with the settings of the method's file, and `changes`."""
 
     def make(device, name, model, **changes):
-        config = load_config("laptop", "qwen2.5-7b-instruct", name, configs=ROOT / "configs")
+        config = load_config("laptop", MODEL, name)
         training = config.training
         own = {key: getattr(training, key) for key in ("reward", "advantage", "updates_per_batch")}
         own |= {"critic": training.critic.model_dump(), "single_forward_tokens": 0}

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from glob import glob
 from pathlib import Path
 
@@ -81,14 +82,11 @@ class Workflow:
         """
         with open(self.output, "wb") as output:
             return subprocess.Popen(
-                [self.snakemake, *self.targets, "--config", "scale=smoke"],
-                cwd=self.project,
+                [self.snakemake, *self.targets, "--config", "scale=smoke"], cwd=self.project,
                 env=self.environment | ({} if pause is None else paused(self.results / pause)),
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
+                stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
                 preexec_fn=heed_interrupts,
-            )
+            )  # fmt: skip
 
     def said(self) -> str:
         return self.output.read_text(errors="replace")
@@ -170,6 +168,13 @@ def wait_until(true: Callable[[], object], process: subprocess.Popen | None = No
         time.sleep(0.01)
 
 
+def alive(pid: int) -> bool:
+    """The process runs and is no zombie."""
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
+
+
 def kill(process: subprocess.Popen) -> None:
     """SIGKILL a process and its group."""
     os.killpg(process.pid, signal.SIGKILL)
@@ -185,12 +190,9 @@ def kill_when_there(command: list[str], project: Path, file: Path) -> None:
     """SIGKILL `entropy-dynamics <command>` and its ranks once `file`, a glob, exists."""
     environment = os.environ | paused(file)
     process = subprocess.Popen(
-        [program("entropy-dynamics"), *command],
-        cwd=project,
-        env=environment,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+        [program("entropy-dynamics"), *command], cwd=project, env=environment,
+        stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
     while not glob(str(file)):
         assert process.poll() is None
         time.sleep(0.005)
@@ -245,17 +247,12 @@ def finished(tmp_path, smoke_project) -> Path:
 
 @pytest.fixture
 def unfinished(finished) -> Path:
-    """The same without one run and its evaluation."""
-    return without_a_run(finished)
-
-
-def without_a_run(project: Path) -> Path:
-    """Without its evaluation at the temperature of the tables, too; further ones are left: another job makes them."""
-    shutil.rmtree(project / "results" / "smoke" / RUN)
-    for file in (project / "results" / "smoke" / EVALUATION).glob("*.*"):
+    """The same without one run and its evaluation; those at further temperatures are left: another job makes them."""
+    shutil.rmtree(finished / "results" / "smoke" / RUN)
+    for file in (finished / "results" / "smoke" / EVALUATION).glob("*.*"):
         if file.is_file():
             file.unlink()
-    return project
+    return finished
 
 
 @pytest.fixture

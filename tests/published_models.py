@@ -9,16 +9,9 @@ from entropy_dynamics.models.pretrained import prepare_pretrained
 
 MODEL = "qwen2.5-7b-instruct"
 SHAPE = {
-    "architecture": "qwen2",
-    "layers": 2,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "heads": 2,
-    "kv_heads": 1,
-    "head_size": 16,
-    "vocabulary": 320,
-    "tied_embeddings": "false",
-}
+    "architecture": "qwen2", "layers": 2, "hidden_size": 32, "intermediate_size": 48, "heads": 2,
+    "kv_heads": 1, "head_size": 16, "vocabulary": 320, "tied_embeddings": "false",
+}  # fmt: skip
 TEXT = "Find $x$ such\n that  2 + 2 = x, é."
 
 
@@ -30,22 +23,15 @@ def byte_level_tokenizer(special=("<s>", "</s>")):
     trainer = trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, special_tokens=list(special))
     tokenizer.train_from_iterator([TEXT, "such that such that Find Find"], trainer)
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        bos_token=special[0],
-        eos_token=special[1],
-        pad_token=special[1],
-        chat_template="{{ messages }}",
-    )
+        tokenizer_object=tokenizer, bos_token=special[0], eos_token=special[1],
+        pad_token=special[1], chat_template="{{ messages }}",
+    )  # fmt: skip
 
 
 SIZES = {
-    "vocab_size": 320,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-}
+    "vocab_size": 320, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+    "num_attention_heads": 2, "num_key_value_heads": 1,
+}  # fmt: skip
 
 
 def write_model(folder, max_shard_size="5GB", tied=False):

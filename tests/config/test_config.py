@@ -1,4 +1,4 @@
-"""Configuration: the merge order, the schema, and which file an error names."""
+"""Configuration: the merge order, the schema, and mistakes: one line that names the file and the right word."""
 
 import math
 
@@ -6,10 +6,11 @@ import pytest
 import yaml
 
 from command_line import error, output, run
-from conftest import ROOT
+from conftest import MODEL, ROOT
 from entropy_dynamics.config import (
     USED,
     _entry,
+    _merge,
     configured_shorter_runs,
     flatten,
     known_names,
@@ -30,13 +31,10 @@ from entropy_dynamics.methods import method_types
 from entropy_dynamics.sections import LOCATION, PER_MACHINE, parse
 from mistakes import message_of, mistake
 
-MODEL = "qwen2.5-7b-instruct"
 CONFIGS = ROOT / "configs"
 
 
 # ---------------------------------------------------------------- merging
-
-
 def test_merge_order(configs):
     """base <- laptop <- mine <- model <- method <- --set: the same key, set in one more file each time."""
     layers = ["base", "scale/laptop", "scale/mine", f"model/{MODEL}", "method/grpo"]
@@ -136,12 +134,12 @@ def test_what_is_written_is_read_as_it_was(configs):
 )
 def test_an_escaped_interpolation_stays_a_text(tmp_path, text, literal):
     """In a config, in the config.yaml of a run, and in the config of a run with that file's values."""
-    config = load_config("laptop", MODEL, "grpo", [f"method.label='{text}'"], CONFIGS)
+    config = load_config("laptop", MODEL, "grpo", [f"method.label='{text}'"])
     assert config.method.label == literal
     (tmp_path / "config.yaml").write_text(to_yaml(config))
     assert read_config(tmp_path / "config.yaml")["method"]["label"] == literal
     written = read_yaml(tmp_path / "config.yaml")["method"]["label"]
-    assert load_config("laptop", MODEL, "grpo", [f"method.label='{written}'"], CONFIGS) == config
+    assert load_config("laptop", MODEL, "grpo", [f"method.label='{written}'"]) == config
 
 
 @pytest.mark.parametrize(
@@ -181,8 +179,7 @@ overrides:
     assert settings("mine", "qwen3-4b-base", "training.steps=5") == (5, 7)
 
 
-def test_the_origin_of_a_value_is_named_with_what_it_overrides(monkeypatch, capsys):
-    monkeypatch.chdir(ROOT)
+def test_the_origin_of_a_value_is_named_with_what_it_overrides(capsys):
     why, of_run = ["config", "--why"], ["--model", "qwen3-4b-base", "--method", "clip_b"]
     layers = [
         (1.55, "configs/method/clip_b.yaml, for {toy: laptop, model: qwen3-4b-base}"),
@@ -254,16 +251,16 @@ def test_a_run_says_that_a_toy_model_has_released_settings(configs, tmp_path, mo
 def test_method_parameters_in_its_name():
     assert split_method("clip_b") == ("clip_b", [])
     assert split_method("clip_b@mu=1.2,apply_to=both") == ("clip_b", ["mu=1.2", "apply_to=both"])
-    method = load_config("laptop", MODEL, "clip_v@mu=1.2,max_frac=1e-3,apply_to=both", configs=CONFIGS).method
+    method = load_config("laptop", MODEL, "clip_v@mu=1.2,max_frac=1e-3,apply_to=both").method
     assert method.name == "clip_v"
     assert (method.params.mu, method.params.max_frac, method.params.apply_to) == (1.2, 0.001, "both")
-    assert load_config("laptop", MODEL, "clip_b@mu=1.2", ["method.params.mu=3"], CONFIGS).method.params.mu == 3
+    assert load_config("laptop", MODEL, "clip_b@mu=1.2", ["method.params.mu=3"]).method.params.mu == 3
 
 
 @pytest.mark.parametrize("method", ["clip_b", "clip_v", "clip_b_paper", "clip_v_paper", "random_mask", "ppo_clip_v"])
 @pytest.mark.parametrize("scale", ["laptop", "paper"])
 def test_a_share_replaces_the_bounds_in_the_files(scale, method, configs):
-    params = load_config(scale, MODEL, f"{method}@share=0.02", configs=CONFIGS).method.params
+    params = load_config(scale, MODEL, f"{method}@share=0.02").method.params
     assert (params.share, params.mu, params.mu_plus) == (0.02, None, math.inf)
     assert getattr(params, "max_frac", None) is None
     (configs / "method/mine.yaml").write_text(f"extends: {method}\nmethod: {{params: {{share: 0.03}}}}\n")
@@ -286,11 +283,11 @@ def test_a_share_replaces_the_bounds_in_the_files(scale, method, configs):
 )
 def test_a_share_beside_a_bound_is_refused(method, overrides, other):
     with mistake(f"method {method}: give share or {other}, not both"):
-        load_config("laptop", MODEL, method, overrides, CONFIGS)
+        load_config("laptop", MODEL, method, overrides)
 
 
 def test_runs_made_before_the_share_existed_are_current():
-    config = load_config("laptop", MODEL, "clip_b", configs=CONFIGS)
+    config = load_config("laptop", MODEL, "clip_b")
     before = config.model_dump()
     del before["method"]["params"]["share"]
     assert settings_of("train", before | {"versions": {}}) == settings_of(
@@ -300,7 +297,7 @@ def test_runs_made_before_the_share_existed_are_current():
 
 def test_a_built_method_is_fresh():
     """A method may keep state, which two runs of one process must not share."""
-    config = load_config("laptop", MODEL, "adaptive_entropy", configs=CONFIGS).method
+    config = load_config("laptop", MODEL, "adaptive_entropy").method
     one, other = config.build(), config.build()
     one.observe({"sampled_entropy": 0.01})
     assert one.state_dict() != other.state_dict() == config.build().state_dict()
@@ -320,23 +317,17 @@ def changed(config: StageConfig, other: StageConfig) -> list[str]:
 @pytest.mark.parametrize(
     ("entry", "stages"),
     [
-        ("models=[qwen2.5-7b-instruct]", []),
-        ("toy_models[qwen3-4b-base].seed=9", []),
-        ("method.label=x", []),
-        ("plan.safety=9", []),
-        ("data.seed=9", ["problems"]),
-        (f"toy_models[{MODEL}].seed=9", ["model"]),
-        ("pass_rates.samples=9", ["pass_rates"]),
-        ("pass_rates.low=0.1", ["train"]),
-        ("evaluation.temperature=9", ["train", "evaluate"]),
+        ("models=[qwen2.5-7b-instruct]", []), ("toy_models[qwen3-4b-base].seed=9", []),
+        ("method.label=x", []), ("plan.safety=9", []), ("data.seed=9", ["problems"]),
+        (f"toy_models[{MODEL}].seed=9", ["model"]), ("pass_rates.samples=9", ["pass_rates"]),
+        ("pass_rates.low=0.1", ["train"]), ("evaluation.temperature=9", ["train", "evaluate"]),
         ("sampling.temperature=9", ["pass_rates", "train", "theory"]),
-        ("training.steps=9", ["train"]),
-        ("method.params.mu=9", ["train"]),
+        ("training.steps=9", ["train"]), ("method.params.mu=9", ["train"]),
         ("engine.logit_noise=0.1", ["pass_rates", "train", "evaluate"]),
     ],
-)
+)  # fmt: skip
 def test_a_stage_depends_on_the_settings_that_it_uses(entry, stages):
-    before, after = (load_config("laptop", MODEL, "clip_b", given, configs=CONFIGS) for given in ([], [entry]))
+    before, after = (load_config("laptop", MODEL, "clip_b", given) for given in ([], [entry]))
     assert changed(after, before) == stages
 
 
@@ -361,7 +352,7 @@ def test_machine_file(configs):
     machine.write_text("data: {folder: mine}\nmodel: {path: /models/mine}\n")  # allowed, but they replace what runs
     replaced = load_config("laptop", MODEL, "grpo", configs=configs)
     assert changed(replaced, before) == ["problems"]  # a toy model has no path
-    paper = [load_config("paper", MODEL, overrides=entries, configs=CONFIGS) for entries in ([], ["model.path=x"])]
+    paper = [load_config("paper", MODEL, overrides=entries) for entries in ([], ["model.path=x"])]
     assert changed(*paper) == ["model"]
     machine.write_text("training: {steps: 7}\n")
     message = message_of(configs, "laptop")
@@ -378,15 +369,13 @@ def test_machine_file(configs):
 
 
 # ---------------------------------------------------------------- the files of the repository
-
-
 @pytest.mark.parametrize("scale", known_names("scale", CONFIGS))
 def test_every_model_and_method_loads_at_every_scale(scale):
-    models = load_config(scale, configs=CONFIGS).models
+    models = load_config(scale).models
     for model in models:
-        assert load_config(scale, model, configs=CONFIGS).model.name == model
+        assert load_config(scale, model).model.name == model
     for name in known_names("method", CONFIGS):
-        config = load_config(scale, models[0], name, configs=CONFIGS)
+        config = load_config(scale, models[0], name)
         method = config.method
         assert method.label
         if name != "base":
@@ -399,7 +388,7 @@ def test_every_key_is_set_in_a_file():
     """Defaults and their sources are in YAML; only sets of problems, methods and engines have optional keys."""
     names = ("base", "scale/laptop", f"model/{MODEL}", "method/clip_b")
     written = {key for name in names for key, _ in flatten(yaml.safe_load((CONFIGS / f"{name}.yaml").read_text()))}
-    config = load_config("laptop", MODEL, "clip_b", configs=CONFIGS)
+    config = load_config("laptop", MODEL, "clip_b")
     optional = ("method.params", "toy_models", "data.train", "data.evaluation", "engine")
     assert [key for key, _ in flatten(config.model_dump()) if key not in written and not key.startswith(optional)] == []
 
@@ -408,7 +397,7 @@ def test_json_schema_accepts_resolved_configs_and_refuses_unknown_keys():
     jsonschema = pytest.importorskip("jsonschema")
     schema = RunConfig.model_json_schema()
     validator = jsonschema.Draft202012Validator(schema)
-    config = yaml.safe_load(to_yaml(load_config("paper", MODEL, "clip_b", configs=CONFIGS)))
+    config = yaml.safe_load(to_yaml(load_config("paper", MODEL, "clip_b")))
     assert [error.message for error in validator.iter_errors(config)] == []
     for key, value in (
         ("training", config["training"] | {"stepz": 3}),
@@ -424,10 +413,10 @@ def test_json_schema_accepts_resolved_configs_and_refuses_unknown_keys():
 @pytest.mark.parametrize("scale", known_names("scale", CONFIGS))
 def test_strengths_that_must_be_equal_are(scale):
     """docs/protocol.md: PPO uses what GRPO uses, variants of a method its strength; baselines have its updates."""
-    for model in load_config(scale, configs=CONFIGS).models:
+    for model in load_config(scale).models:
 
         def of(name, model=model):
-            return load_config(scale, model, name, configs=CONFIGS)
+            return load_config(scale, model, name)
 
         for name, others in {
             "clip_b": ["ppo_clip_b", "clip_b_paper"],
@@ -444,7 +433,7 @@ def test_strengths_that_must_be_equal_are(scale):
 
 
 def test_marked_keys_exist():
-    configs = [load_config(scale, MODEL, "grpo", configs=CONFIGS) for scale in ("laptop", "paper")]  # two engines
+    configs = [load_config(scale, MODEL, "grpo") for scale in ("laptop", "paper")]  # two engines
     keys = {key for config in configs for key, _ in flatten(config.model_dump())}
     for one in marked_keys(PER_MACHINE, LOCATION):
         assert any(key == one or key.startswith(f"{one}.") for key in keys), one
@@ -453,3 +442,108 @@ def test_marked_keys_exist():
 def test_every_method_has_one_config():
     names = [path.stem for path in (CONFIGS / "method").rglob("*.yaml")]
     assert sorted(names) == known_names("method", CONFIGS)
+
+
+# ---------------------------------------------------------------- mistakes
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("training.stepz=3", "--set training.stepz=3: unknown key 'training.stepz'; did you mean 'steps'?"),
+        (f"toy_models[{MODEL}].sed=3", f"unknown key 'toy_models[{MODEL}].sed'; did you mean 'seed'?"),
+        ("engine={name: vllm, logit_noise: 0.5}", "engine: logit_noise is 0.5; only the engine native has it"),
+        ("model.prompt_format=base", "model.prompt_format is 'base'; it should be 'chat' or 'completion'"),
+        ("training.steps=many", "--set training.steps=many: training.steps is 'many'; it should be a valid integer"),
+        ("training.steps=0", "training.steps is 0; it should be greater than 0"),
+        ("training.optimizer={eps: 1, eps: 2}", "found duplicate key eps"),
+        ("models=[my model]", "models[0] is 'my model'; it should match pattern"),
+        ("training.steps=", "training.steps is None"),
+        ("training=3", "training is 3; it should be"),
+        ("training.reward=papers", "training.reward is 'papers'; it should be 'paper', 'binary' or 'random'"),
+        ("method.params.dual_clip=1", "method.params.dual_clip is 1; it should be greater than 1"),
+        ("pass_rates.low=0.95", "pass_rates: low is 0.95 and high 0.9375: no rate lies between them"),
+        ("data.evaluation.x={source: split, size: 3}", "evaluation.samples has no 'x', a set of data.evaluation"),
+        ("data.evaluation={../../evil: {source: split, size: 3}}", "'../../evil' cannot name an evaluation set"),
+        ("data.train.numbers=[5, 2]", "data.train.numbers: [5, 2] should be [min, max]"),
+        (f"toy_models[{MODEL}].kv_heads=3", "kv_heads is 3; it should divide heads = 2"),
+        ("toy_models.new={architecture: qwen2}", "no value for toy_models.new.hidden_size"),
+        ("hardware.ranks=3", "an update has 256 rollouts; it should be a multiple of hardware.ranks = 3"),
+        ("scale=smoke", "scale is 'smoke'; it should be 'laptop', like its file"),
+        ("models=[qwen3-4b-base]", f"scale laptop has no model {MODEL!r}; known: qwen3-4b-base"),
+        ("training.steps", "--set 'training.steps' is not of the form key=value"),
+        ("training.steps=[1", "--set training.steps=[1: "),
+        ("threads=${nowhere}", "Interpolation key 'nowhere' not found"),
+    ],
+)
+def test_mistakes_in_settings(entry, message):
+    assert message in message_of(CONFIGS, "laptop", MODEL, "clip_b", [entry])
+
+
+@pytest.mark.parametrize("name", ["qae", "dr_grpo"])
+def test_a_critic_does_not_replace_the_advantages_of_a_method(name):
+    message = message_of(CONFIGS, "laptop", MODEL, f"{name}@training.advantage=gae")
+    assert message.endswith(f"training.advantage should be group: {name} has advantages of its own")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("training: {stepz: 3}\n", "unknown key 'training.stepz'; did you mean 'steps'?"),
+        ("threads: [1\n", "not valid YAML"),
+        ("threads: 1\nthreads: 2\n", "not valid YAML"),
+        ("threads: !!python/object/apply:os.getcwd []\n", "not valid YAML"),
+        ("3\n", "not valid YAML: a single value"),
+        ("- threads\n", "a config is a mapping of keys to values"),
+        ("overrides: [{for: {scale: mine}, thread: 2}]\n", "unknown key 'thread'; did you mean 'threads'?"),
+        ("hardware: {ranks: 3}\n", "an update has 256 rollouts; it should be a multiple of hardware.ranks = 3"),
+    ],
+)
+def test_mistakes_in_files(configs, text, message):
+    (configs / "scale" / "mine.yaml").write_text(text if text[0] in "-3" else "extends: laptop\nscale: mine\n" + text)
+    got = message_of(configs, "mine", MODEL, "grpo")
+    assert message in got
+    assert "mine.yaml" in got or "rollouts" in got  # what no single key is to blame for names no file
+
+
+@pytest.mark.parametrize(
+    ("file", "condition", "message"),
+    [
+        ("scale/laptop", "scale: [laptop, SMOKE]", "unknown scale 'SMOKE' in for; did you mean 'smoke'?"),
+        (f"model/{MODEL}", "method: clip_b@mu=2", "unknown method 'clip_b@mu=2' in for; did you mean 'clip_b"),
+        ("method/grpo", "model: grpo", "unknown model 'grpo' in for"),
+        ("machine", "scale: {laptop: 1}", "unknown scale {'laptop': 1} in for; did you mean 'laptop'?"),
+    ],
+)
+def test_a_condition_names_what_exists(configs, file, condition, message):
+    path = configs / f"{file}.yaml"
+    path.write_text(path.read_text().partition("\noverrides:")[0] + f"\noverrides: [{{for: {{{condition}}}}}]\n")
+    assert message_of(configs, "laptop", MODEL, "grpo").startswith(f"{path}: {message}")
+
+
+def test_a_file_without_a_key_that_it_should_have(configs):
+    for kind, names in {"scale": ["mine"], "method": ["laptop", MODEL, "mine"]}.items():
+        (path := configs / kind / "mine.yaml").write_text("{}\n")
+        assert message_of(configs, *names) == f"{path}: no value for {kind}"
+
+
+def test_uneven_updates_are_checked_one_by_one():
+    uneven = ["hardware.ranks=3", "training.prompts_per_step=9", "training.updates_per_batch=2"]
+    assert "multiple of hardware.ranks = 3" in message_of(CONFIGS, "laptop", MODEL, "grpo", uneven)
+    load_config("laptop", MODEL, "grpo", [*uneven, "training.group_size=3"])
+
+
+THRESHOLDS = {  # inf: never
+    *("engine.tolerance", "training.optimizer.max_grad_norm", "training.importance_truncation"),
+    *("training.critic.max_grad_norm", "training.critic.value_clip"),
+    *("method.params.clip_high", "method.params.dual_clip", "method.params.mu_plus"),
+}
+
+
+def test_no_number_may_be_nan_and_none_but_thresholds_infinite():
+    whole = load_config("paper", MODEL, "clip_b").model_dump()
+    numbers = [key for key, value in flatten(whole) if isinstance(value, float) and "toy_models" not in key]
+    assert len(numbers) > 15
+    for key in numbers:
+        for value in (".nan", *([] if key in THRESHOLDS else [".inf", "-.inf"])):
+            with mistake() as error:
+                parse(RunConfig, _merge(whole, _entry(f"{key}={value}")), "config")
+            assert value.strip(".") in str(error.value) or "-inf" in str(error.value), key

@@ -10,12 +10,10 @@ import pytest
 import torch
 
 from command_line import error, output, run, write_lines
-from conftest import ROOT
 from entropy_dynamics.core.dynamics import batch_entropy_change
 from entropy_dynamics.core.token_stats import token_stats
 
 # ---------------------------------------------------------------- pass-at-k
-
 GRADES = {"a": [1, 0, 0, 0], "b": [1, 1, 0, 0], "c": [0, 0, 0, 0], "d": [1, 1, 1, 1]}
 
 
@@ -178,8 +176,6 @@ def test_the_power_from_few_samples_is_that_of_the_true_rates(rates, n, ks, tmp_
 
 
 # ---------------------------------------------------------------- lens
-
-
 @pytest.fixture
 def tokens():
     generator = torch.Generator().manual_seed(0)
@@ -188,11 +184,17 @@ def tokens():
     return logits, sampled, torch.where(torch.arange(400) < 200, 1.0, -1.0)
 
 
-def test_the_lens_predicts_corollary_4_and_clip_b_counts_its_outliers(tokens, tmp_path, capsys):
+@pytest.fixture
+def batch(tokens, tmp_path):
+    """A file of these tokens."""
+    columns = zip(("logits", "token", "advantage"), (values.tolist() for values in tokens), strict=True)
+    pd.DataFrame(dict(columns)).to_parquet(path := tmp_path / "batch.parquet")
+    return path
+
+
+def test_the_lens_predicts_corollary_4_and_clip_b_counts_its_outliers(tokens, batch, capsys):
     logits, sampled, advantages = tokens
-    columns = {"logits": logits.tolist(), "token": sampled.tolist(), "advantage": advantages.tolist()}
-    pd.DataFrame(columns).to_parquet(path := tmp_path / "batch.parquet")
-    printed = run(capsys, "lens", path, "--methods", "grpo", "clip_b@mu=1.5", "clip_v@max_frac=1e-4")
+    printed = run(capsys, "lens", batch, "--methods", "grpo", "clip_b@mu=1.5", "clip_v@max_frac=1e-4")
     about, _, grpo, clip_b, clip_v = printed.splitlines()
     stats = token_stats(logits, sampled)
     assert about.startswith(f"400 tokens, entropy {stats.entropy.mean():.4g} nats")
@@ -207,14 +209,11 @@ def test_the_lens_predicts_corollary_4_and_clip_b_counts_its_outliers(tokens, tm
     assert clip_v.split()[0] == "clip_v@max_frac=1e-4"
 
 
-def test_the_lens_shows_a_share_of_the_tokens(tokens, tmp_path, capsys):
-    logits, sampled, advantages = tokens
-    columns = {"logits": logits.tolist(), "token": sampled.tolist(), "advantage": advantages.tolist()}
-    pd.DataFrame(columns).to_parquet(path := tmp_path / "batch.parquet")
+def test_the_lens_shows_a_share_of_the_tokens(batch, capsys):
     methods = ["clip_b@share=0.02", "clip_v@share=0.02", "random_mask@share=0.02"]
-    _, _, *lines = run(capsys, "lens", path, "--methods", *methods).splitlines()
+    _, _, *lines = run(capsys, "lens", batch, "--methods", *methods).splitlines()
     assert [line.split()[:3] for line in lines] == [[method, "0.02", "0.04"] for method in methods]  # of 400, of 200
-    message = error(capsys, "lens", path, "--methods", "clip_b@share=0.02,mu=1")
+    message = error(capsys, "lens", batch, "--methods", "clip_b@share=0.02,mu=1")
     assert message == "method clip_b: give share or mu, not both: share replaces mu, mu_plus"
 
 
@@ -239,24 +238,19 @@ def test_the_lens_reads_log_p_and_entropy_per_response(tokens, tmp_path, capsys)
         assert printed.splitlines() == [about, _, *lines]
 
 
-def test_a_lens_of_all_methods_is_drawn(tokens, tmp_path, capsys):
-    logits, sampled, advantages = tokens
-    columns = {"logits": logits.tolist(), "token_id": sampled.tolist(), "advantage": advantages.tolist()}
-    pd.DataFrame(columns).to_parquet(path := tmp_path / "batch.parquet")
-    _, _, *rows = run(capsys, "lens", path, "--figure", tmp_path / "lens.svg").splitlines()
+def test_a_lens_of_all_methods_is_drawn(batch, tmp_path, capsys):
+    pd.read_parquet(batch).rename(columns={"token": "token_id"}).to_parquet(batch)
+    _, _, *rows = run(capsys, "lens", batch, "--figure", tmp_path / "lens.svg").splitlines()
     svg = (tmp_path / "lens.svg").read_text()
     for row in rows:
         assert f"<!-- {row.split()[0]} -->" in svg
-    run(capsys, "lens", path, "--methods", "grpo", "--figure", tmp_path / "grpo.svg")
+    run(capsys, "lens", batch, "--methods", "grpo", "--figure", tmp_path / "grpo.svg")
     assert (tmp_path / "grpo.svg").read_text().count("<!-- 1.00 -->") == 4  # what GRPO keeps of its own
 
 
-def test_methods_that_act_on_rollouts_have_no_numbers(tokens, tmp_path, capsys):
-    logits, sampled, advantages = tokens
-    columns = {"logits": logits.tolist(), "token": sampled.tolist(), "advantage": advantages.tolist()}
-    pd.DataFrame(columns).to_parquet(path := tmp_path / "batch.parquet")
+def test_methods_that_act_on_rollouts_have_no_numbers(batch, capsys):
     methods = ("qae", "pass_at_k", "nsr", "unlikeliness", "dr_grpo", "gspo", "stare")
-    about, _, *rows, stare = run(capsys, "lens", path, "--methods", *methods).splitlines()
+    about, _, *rows, stare = run(capsys, "lens", batch, "--methods", *methods).splitlines()
     assert about.endswith("; a method without numbers needs whole rollouts or whole distributions")
     assert [line.split()[0] for line in rows] == [*methods[:-1]]
     assert {value for line in rows for value in line.split()[1:]} == {"-"}
@@ -270,8 +264,7 @@ def test_methods_that_act_on_rollouts_have_no_numbers(tokens, tmp_path, capsys):
         ("Clip_V", "unknown method 'Clip_V'; did you mean 'clip_v'?"),
     ],
 )
-def test_a_method_that_the_lens_lacks(tmp_path, capsys, monkeypatch, method, message):
-    monkeypatch.chdir(ROOT)
+def test_a_method_that_the_lens_lacks(tmp_path, capsys, method, message):
     (path := tmp_path / "batch.jsonl").write_text('{"logp": -1.0, "entropy": 1.0, "advantage": 1.0}')
     assert error(capsys, "lens", path, "--methods", method).startswith(message)
 
@@ -315,3 +308,41 @@ def test_a_lens_of_a_folder_names_its_files_and_the_file_comes_before_methods(tm
     first = "lens takes its FILE first: lens FILE --methods METHOD ..."
     assert error(capsys, "lens", "--methods", "clip_b", path) == first
     assert error(capsys, "lens") == first
+
+
+# ---------------------------------------------------------------- masks of the lens
+LOGP, ENTROPY = [-0.5, -2.0, -1.0], [0.9, 1.5, 0.2]
+
+
+@pytest.mark.parametrize("name", ["response_mask", "loss_masks", "attention_mask"])
+def test_padding_is_left_out(name, tmp_path, capsys):
+    plain = {"old_log_probs": LOGP, "entropys": ENTROPY, "advantages": [-1.0, -1.0, 1.0]}
+    padded = {key: [*values, float("nan"), 0.0] for key, values in plain.items()} | {name: [1, 1, 1, 0, 0]}
+    files = (write_lines(tmp_path / f"{length}.jsonl", [row]) for length, row in ((3, plain), (5, padded)))
+    expected, found = (run(capsys, "lens", file, "--methods", "grpo", "clip_b@mu=0.5") for file in files)
+    assert found == expected
+    assert expected.startswith("3 tokens")
+    rows = [
+        {"logp": logp, "entropy": 1.0, "advantage": 1.0, name: inside}
+        for logp, inside in ((-1.0, True), (5.0, False), (-2.0, True))
+    ]
+    assert run(capsys, "lens", write_lines(tmp_path / "tokens.jsonl", rows), "--methods", "grpo").startswith("2 tokens")
+
+
+def test_a_mask_without_tokens_or_of_other_values_is_one_line(tmp_path, capsys):
+    row = {"logp": -1.0, "entropy": 1.0, "advantage": 1.0}
+    path = write_lines(tmp_path / "batch.jsonl", [row | {"mask": 0}])
+    assert error(capsys, "lens", path) == f"{path}: mask is 0 at every token"
+    write_lines(path, [row | {"mask": 0.5}])
+    assert error(capsys, "lens", path) == f"{path}: each token's mask should be 0 or 1"
+    write_lines(path, [row | {"padding_mask": 0}])
+    expected = "is padding_mask 1 at the tokens that count? If so, rename it to response_mask, else remove it"
+    assert error(capsys, "lens", path) == f"{path}: {expected}"
+
+
+def test_zeros_without_a_mask_are_named_and_empty_responses_left_out(tmp_path, capsys):
+    padded = {"old_log_probs": [*LOGP, 0, 0], "entropys": [*ENTROPY, 0, 0], "advantages": [1.0] * 5}
+    empty: dict[str, list[float]] = {key: [] for key in padded}
+    text = run(capsys, "lens", write_lines(tmp_path / "batch.jsonl", [empty, padded]), "--methods", "grpo")
+    assert text.startswith("5 tokens")
+    assert "2 have log p and entropy 0: if they are padding, add a column response_mask" in text

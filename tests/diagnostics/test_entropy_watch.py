@@ -1,11 +1,16 @@
 """entropy-watch: what it says of the logs of other trainers."""
 
+import json
+import math
+
 import numpy as np
 import pandas as pd
 import pytest
 
-from command_line import error, run, write_lines
-from trainer_logs import FALLING, STEPS, TRAINERS, of_trainer, ours
+from command_line import error, output, run, write_lines
+from entropy_dynamics.diagnostics.entropy_watch import TESTABLE, TREND
+from entropy_dynamics.diagnostics.trend import trend_p
+from trainer_logs import FALLING, STEPS, TRAINERS, json_lines, of_trainer, ours, trainer_state
 
 
 @pytest.mark.parametrize("write", [ours, *map(of_trainer, TRAINERS)], ids=["with the lens", *TRAINERS])
@@ -112,3 +117,294 @@ def test_a_run_without_entropy_is_one_line(tmp_path, capsys):
     pd.DataFrame({"step": [0, 1], "loss": [1.0, 2.0]}).to_parquet(tmp_path / "metrics.parquet")
     message = f"{tmp_path}/metrics.parquet logs no entropy (entropy, actor/entropy"
     assert error(capsys, "entropy-watch", tmp_path).startswith(message)
+
+
+# ---------------------------------------------------------------- a change or noise
+def noise(rng, steps, coefficient):
+    """AR(1) with a standard deviation of 1."""
+    series = rng.standard_normal(steps)
+    for step in range(1, steps):
+        series[step] = coefficient * series[step - 1] + (1 - coefficient**2) ** 0.5 * series[step]
+    return series
+
+
+@pytest.mark.parametrize(("steps", "coefficient", "most"), [(20, 0.0, 0.05), (60, 0.7, 0.05), (60, 0.8, 0.1)])
+def test_noise_seldom_passes_for_a_change(steps, coefficient, most):
+    rng = np.random.default_rng(1)
+    found = [trend_p(noise(rng, steps, coefficient)) <= TREND for _ in range(300)]
+    assert np.mean(found) <= most
+
+
+@pytest.mark.parametrize(("shape", "steps"), [("line", 40), ("step", 500), ("collapse", 40)])
+def test_a_change_of_ten_times_the_noise_is_found(steps, shape):
+    rng, t = np.random.default_rng(2), np.linspace(0, 1, steps)
+    change = {"line": t, "step": 1.0 * (t > 0.6), "collapse": np.exp(-8 * t)}[shape]
+    found = [trend_p(sign * change + 0.1 * noise(rng, steps, 0.3)) <= TREND for sign in (1, -1) * 20]
+    assert np.mean(found) > 0.9
+
+
+def log(path, rows):
+    """As verl's file logger writes."""
+    return write_lines(path, ({"step": step, "data": row} for step, row in enumerate(rows)))
+
+
+def test_noise_is_said_to_be_noise(tmp_path, capsys):
+    values = 0.3 + 0.04 * noise(np.random.default_rng(0), 40, 0.3)
+    text = run(capsys, "entropy-watch", log(tmp_path / "log.jsonl", [{"entropy": value} for value in values]))
+    start, end = values[:4].mean(), values[-4:].mean()
+    assert text.startswith(
+        "Entropy shows no rise or fall over the run beyond the noise of steps: "
+        f"{start:.3g} and {end:.3g} nats (means of"
+    )
+    assert f"between {values.min():.3g} and {values.max():.3g} at all steps." in text
+
+
+def test_a_fall_over_fewer_steps_than_the_test_needs_is_no_noise(tmp_path, capsys):
+    line = np.linspace(1, 0.3, TESTABLE)
+    assert trend_p(line) <= TREND < trend_p(line[1:])
+    for steps, told in ((TESTABLE - 1, "8 steps are too few to tell; it takes 9."), (TESTABLE, "Entropy fell from")):
+        rows = [{"entropy": value} for value in line[:steps]]
+        assert told in run(capsys, "entropy-watch", log(tmp_path / "log.jsonl", rows))
+
+
+FIRST = [
+    ({"frac_reward_zero_std": 0.9}, "In 90% of the groups all rewards are equal (frac_reward_zero_std), so"),
+    ({"reward_std": 0.0, "reward": 1.0}, "The rewards of a group do not differ at any step (reward_std is 0)"),
+    ({"critic/score/min": -1.0, "critic/score/max": -1.0}, "The rewards of a step do not differ at any step ("),
+    ({"critic/score/mean": 0.0}, "The reward never varies: critic/score/mean is 0 at all 40 steps. "),
+    ({"frac_reward_zero_std": 0.3, "reward_std": 0.2}, "Entropy fell from 1.39 to 0.2 nats"),
+]
+
+
+@pytest.mark.parametrize(("columns", "first"), FIRST)
+def test_rewards_without_variance_come_first(columns, first, tmp_path, capsys):
+    path = log(tmp_path / "log.jsonl", [{"entropy": value} | columns for value in FALLING])
+    text = run(capsys, "entropy-watch", path)
+    assert text.startswith(first)
+    assert "Entropy fell from 1.39 to 0.2 nats" in text
+
+
+def test_a_null_of_verls_logger_is_nan(tmp_path, capsys):
+    rows = [{"actor/entropy": value if step < 30 else None} for step, value in enumerate(FALLING)]
+    path = log(tmp_path / "log.jsonl", [row if step % 2 == 0 else {} for step, row in enumerate(rows)])
+    _, err = output(capsys, "entropy-watch", path)
+    assert err == f"{path}: actor/entropy is NaN at 5 of 20 steps, first at step 30\n"
+
+
+@pytest.mark.parametrize(("longest", "named"), [(lambda step: 2000 - step, False), (lambda step: 2048, True)])
+def test_verls_clip_ratio_is_truncation_only_at_one_longest_length(longest, named, tmp_path, capsys):
+    """verl's V1 trainer counts responses as long as the longest of the step."""
+    rows = [
+        {
+            "actor/entropy": 0.2 + step / 20,
+            "response_length/clip_ratio": step / 100,
+            "response_length/max": longest(step) if step else 1,  # nothing is truncated at step 0
+        }
+        for step in range(STEPS)
+    ]
+    text = run(capsys, "entropy-watch", log(tmp_path / "log.jsonl", rows))
+    assert ("the share of truncated responses (response_length/clip_ratio) grew" in text) is named
+    assert "verl aggregates actor/entropy by actor.loss_agg_mode: nats per token only with token-mean." in text
+
+
+def test_a_sum_over_sequences_is_one_line(tmp_path, capsys):
+    path = log(tmp_path / "log.jsonl", [{"actor/entropy": 1000 * value} for value in FALLING])
+    message = f"{path}: actor/entropy is 1397 at step 0; the entropy of a token is at most ln(vocabulary), some 12 nats"
+    assert error(capsys, "entropy-watch", path).startswith(message)
+
+
+# ---------------------------------------------------------------- the files that it reads
+def test_an_export_of_several_runs_is_one_line(tmp_path, capsys):
+    pd.DataFrame({"Step": [0], "a - entropy": [1.0], "b - entropy": [1.0]}).to_csv(path := tmp_path / "e.csv")
+    assert error(capsys, "entropy-watch", path) == f"{path} cannot be read: it has several runs; export one of them"
+
+
+def test_a_curve_that_tensorboard_exports_is_read(tmp_path, capsys):
+    rows = "".join(f"1700000000.{step},{step},{value}\n" for step, value in enumerate(FALLING))
+    (path := tmp_path / "actor.csv").write_text(f"Wall time,Step,Value\n{rows}")
+    assert "Entropy fell from 1.39 to 0.2 nats" in run(capsys, "entropy-watch", path, "--entropy", "Value")
+
+
+def test_a_file_of_several_runs_is_one_line(tmp_path, capsys):
+    keys = {"model": "toy", "method": "grpo", "seed": 0}
+    rows = [{"step": step, "entropy": value} | keys for step, value in enumerate(FALLING)]
+    write_lines(path := tmp_path / "log.jsonl", rows)
+    assert "Entropy fell" in run(capsys, "entropy-watch", path)
+    write_lines(path, rows + [row | {"seed": seed, "method": "clip_b"} for row in rows for seed in (1, 2)])
+    several = "it has several runs (method grpo, clip_b; seed 0, 1, ...); save the rows of one as a file of its own"
+    assert error(capsys, "entropy-watch", path) == f"{path} cannot be read: {several}"
+    write_lines(path, [row | {"seed": row["step"]} for row in rows])  # no two of a step: those of one run
+    assert "Entropy fell" in run(capsys, "entropy-watch", path)
+
+
+WRONG = [
+    ([{"step": 0, "entropy": 1.0}, {"step": 1, "entropy": "n/a"}], "entropy is 'n/a' at step 1; it should be a finite"),
+    ([{"step": "2,600", "entropy": 1.0}], "step is '2,600' in row 1; it should be a finite number"),
+    ([{"step": 0, "entropy": float("inf")}], "entropy is inf at step 0; it should be a finite number"),
+    ([{"step": 1e300, "entropy": 1.0}], "step is 1e+300; it should be at most 2**53"),
+]
+
+
+@pytest.mark.parametrize(("rows", "message"), WRONG, ids=[message for _, message in WRONG])
+def test_what_is_not_a_number_is_one_line(rows, message, tmp_path, capsys):
+    write_lines(path := tmp_path / "log.jsonl", rows)
+    assert error(capsys, "entropy-watch", path).startswith(f"{path} cannot be read: {message}")
+
+
+def test_numbers_that_are_text_are_numbers(tmp_path, capsys):
+    """As text, step 10 comes before step 2."""
+    rows = [{"step": str(step), "entropy": str(value)} for step, value in enumerate(FALLING)]
+    write_lines(path := tmp_path / "log.jsonl", rows)
+    assert "Half of it was over by step 13; it moved fastest between the steps 10 and 14" in run(
+        capsys, "entropy-watch", path
+    )
+
+
+@pytest.mark.parametrize("axis", ["train/step", "trainer/step", "policy_step", "Optimizer Step", "env/global_step"])
+def test_the_axis_of_a_panel_is_the_step(axis, tmp_path, capsys):
+    text = "".join(f'"{10 * step}","{value}","0","1"\n' for step, value in enumerate(FALLING))
+    (path := tmp_path / "panel.csv").write_text(f'"{axis}","r - entropy","r - entropy__MIN","r - entropy__MAX"\n{text}')
+    assert "by step 130; it moved fastest between the steps 100 and 140" in run(capsys, "entropy-watch", path)
+
+
+def test_hidden_files_and_folders_are_no_runs(tmp_path, capsys):
+    rows = [{"step": step, "entropy": value} for step, value in enumerate(FALLING)]
+    for name in ("train", ".ipynb_checkpoints/train-checkpoint", ".trash/old"):
+        write_lines(tmp_path / f"{name}.jsonl", rows)
+    (tmp_path / "._train.jsonl").write_bytes(b"\x00\x05\x16\x07Mac OS X")
+    assert run(capsys, "entropy-watch", tmp_path).endswith(f"Read from {tmp_path}/train.jsonl.\n")
+    write_lines(hidden := tmp_path / ".runs/a.jsonl", rows)  # what the user names is read
+    assert "Entropy fell" in run(capsys, "entropy-watch", hidden.parent)
+
+
+def test_half_a_surrogate_pair_in_a_column_that_nobody_reads(tmp_path, capsys):
+    rows = [{"step": step, "entropy": value, "note": "\ud835"} for step, value in enumerate(FALLING)]
+    write_lines(tmp_path / "a/log.jsonl", rows)
+    trainer_state(tmp_path / "a", rows)
+    for name in ("log.jsonl", "trainer_state.json"):
+        assert "Entropy fell" in run(capsys, "entropy-watch", tmp_path / "a" / name)
+
+
+def test_files_in_utf_16_are_refused_as_such(tmp_path, capsys):
+    json_line, text = '{"step": 0, "entropy": 1.0}\n', "Step,run - entropy\n0,1.0\n"
+    for encoding in ("utf-16", "utf-16-le", "utf-16-be"):
+        (lines := tmp_path / "a.jsonl").write_bytes(json_line.encode(encoding))
+        (panel := tmp_path / "a.csv").write_bytes(text.encode(encoding))
+        for path in (lines, panel):
+            assert "the file is in UTF-16; save it as UTF-8" in error(capsys, "entropy-watch", path)
+
+
+def test_files_of_two_runs_in_one_folder_are_not_averaged(tmp_path, capsys):
+    for name, values in (("grpo", FALLING), ("clip_b", FALLING[::-1])):
+        write_lines(tmp_path / f"{name}.jsonl", [{"step": step, "entropy": value} for step, value in enumerate(values)])
+    message = f"{tmp_path} contains 2 runs; name one of them: {tmp_path}/clip_b.jsonl, {tmp_path}/grpo.jsonl"
+    assert error(capsys, "entropy-watch", tmp_path).startswith(message)
+
+
+def test_the_last_value_of_a_step_counts(tmp_path, capsys):
+    """A run that was started again twice, and appended to its log."""
+    rows = [{"step": step, "entropy": 2.0} for step in range(20)] * 2
+    rows += [{"step": step, "entropy": value} for step, value in enumerate(FALLING)]
+    write_lines(path := tmp_path / "log.jsonl", rows)
+    out, err = output(capsys, "entropy-watch", path)
+    assert out.startswith("Entropy fell from 1.39 to 0.2 nats (-86%; means of the first and the last 4 of 40 steps).")
+    assert err == f"{path} logs the entropy of 20 steps more than once; the last value counts\n"
+
+
+def test_entropy_watch_reads_all_checkpoints_of_a_run_and_one_run_only(tmp_path, capsys):
+    for last in (5, 40):  # by name checkpoint-40 comes first
+        (folder := tmp_path / f"run/checkpoint-{last}").mkdir(parents=True)
+        history = [{"step": step, "entropy": value} for step, value in enumerate(FALLING[:last])]
+        (folder / "trainer_state.json").write_text(json.dumps({"log_history": history}))
+    text = run(capsys, "entropy-watch", tmp_path / "run")
+    assert "last 4 of 40 steps" in text
+    assert text.endswith(f"Read from {tmp_path}/run/checkpoint-40/trainer_state.json and 1 more.\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("missing.jsonl", None, "no file {}"),
+        ("notes.txt", "x", "{} should be one of metrics.parquet, trainer_state.json, metrics.jsonl"),
+        ("stepless.jsonl", '{"step": null, "entropy": 1.0}\n', "{} has no rows with a step"),
+        ("short.jsonl", '{"step": 0, "entropy": 1.0}\n', "{} has 1 step with an entropy; it takes 5"),
+        ("trainer_state.json", "[1, 2]", "{} cannot be read: it has no log_history"),
+        ("german.csv", "Step;entropy\n1;0,5\n", "{} cannot be read: its columns are separated by ;, not by commas"),
+        ("tabs.csv", "Step\tentropy\n1\t0.5\n", "{} cannot be read: its columns are separated by tabs, not by commas"),
+        ("wide.csv", "step,entropy\n1,0,5\n", "{} cannot be read: Length of header or names does not match"),
+        ("stray.csv", "time,entropy\n1,0.5\n", "{} cannot be read: it logs no step (step, train/global_step"),
+    ],
+)
+def test_a_file_that_is_no_log_is_one_line(name, text, message, tmp_path, capsys):
+    path = tmp_path / name
+    if text is not None:
+        path.write_text(text)
+    assert error(capsys, "entropy-watch", path).startswith(message.format(path))
+
+
+def nan_in_json_lines(folder, values):
+    rows = [{"step": step, "entropy": value} for step, value in enumerate(values)]
+    rewards = ({"step": step, "reward": step / 100} for step in range(len(values)))
+    write_lines(folder / "log.jsonl", [row for both in zip(rows, rewards, strict=True) for row in both])
+
+
+def nan_in_trainer_state(folder, values):
+    trainer_state(folder, [{"step": step, "entropy": value, "loss": math.nan} for step, value in enumerate(values)])
+
+
+def nan_in_csv(folder, values):
+    text = "\n".join(f"{step},{value},\n{step},,{step / 100}" for step, value in enumerate(values))
+    (folder / "log.csv").write_text(f"Step,run - entropy,run - reward\n{text.replace('nan', 'NaN')}\n")
+
+
+def nan_in_parquet(folder, values):
+    pd.DataFrame({"step": range(len(values)), "entropy": values}).to_parquet(folder / "metrics.parquet")
+
+
+@pytest.mark.parametrize("write", [nan_in_json_lines, nan_in_trainer_state, nan_in_csv, nan_in_parquet])
+def test_an_entropy_that_is_nan_is_counted(write, tmp_path, capsys):
+    """Not the steps that log no entropy: those of other rows, or after the last."""
+    write(tmp_path, [*FALLING[:20], *[math.nan] * 20])
+    out, err = output(capsys, "entropy-watch", tmp_path)
+    assert out.startswith("Entropy fell from 1.4 to ")
+    assert err.endswith("entropy is NaN at 20 of 40 steps, first at step 20\n")
+    assert err.startswith(f"{tmp_path}/")
+    assert len(err.splitlines()) == 1
+    assert out.endswith(f"Read from {err.partition(': ')[0]}.\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "entropy"), [("log.parquet", "entropy"), ("metrics.parquet", "actor/entropy")], ids=["name", "column"]
+)
+@pytest.mark.parametrize("sparse", ["a row for the reward", "every second step"])
+def test_a_null_of_others_parquet_is_no_nan(sparse, name, entropy, tmp_path, capsys):
+    """Only our metrics.parquet has an entropy in every row."""
+    rows = [{"step": 2 * place, entropy: value} for place, value in enumerate(FALLING)]
+    other = int(sparse == "every second step")
+    rows = [both for row in rows for both in (row, {"step": row["step"] + other, "reward": row["step"] / 100})]
+    pd.DataFrame(rows).to_parquet(path := tmp_path / name)
+    out, err = output(capsys, "entropy-watch", path)
+    assert out.startswith("Entropy fell from 1.39 to 0.2 nats (-86%; means of the first and the last 4 of 40 steps).")
+    assert err == ""
+
+
+def test_what_stands_for_a_missing_value_in_a_csv_file_is_one(tmp_path, capsys):
+    missing = "NA"
+    text = "".join(f"{step},{value},{missing}\n{step},{missing},1\n" for step, value in enumerate(FALLING))
+    (path := tmp_path / "log.csv").write_text(f"step,entropy,reward\n{text}50,NaN,1\n")
+    out, err = output(capsys, "entropy-watch", path)
+    assert "means of the first and the last 4 of 40 steps" in out
+    assert "reward went from 1 to 1." in out
+    assert err == f"{path}: entropy is NaN at 1 of 41 steps, first at step 50\n"
+
+
+def test_of_several_kinds_the_first_with_an_entropy_is_read_and_named(tmp_path, capsys):
+    pd.DataFrame({"step": [0, 1], "loss": [1.0, 2.0]}).to_parquet(tmp_path / "metrics.parquet")
+    json_lines(tmp_path, [{"step": step, "entropy": value} for step, value in enumerate(FALLING)])
+    text = run(capsys, "entropy-watch", tmp_path)
+    assert text.startswith("Entropy fell from 1.39 to 0.2 nats")
+    assert text.endswith(f"Read from {tmp_path}/metrics.jsonl.\n")
+    pd.DataFrame({"step": range(STEPS), "entropy": FALLING[::-1]}).to_parquet(tmp_path / "metrics.parquet")
+    text = run(capsys, "entropy-watch", tmp_path)
+    assert text.startswith("Entropy rose from 0.2 to 1.39 nats")
+    assert text.endswith(f"Read from {tmp_path}/metrics.parquet.\n")

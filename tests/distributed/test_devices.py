@@ -11,10 +11,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from conftest import ROOT
 from entropy_dynamics.cli import main
 from entropy_dynamics.distributed.devices import _lock_folder, claim_devices, visible_devices
-from entropy_dynamics.errors import UserError
+from mistakes import mistake
 
 WAIT = 120  # seconds after which a test gives up
 
@@ -147,17 +146,13 @@ def test_without_the_variable_nvidia_smi_is_asked(monkeypatch, tmp_path):
 
 def test_too_few_gpus_are_a_user_error(machine, monkeypatch):
     machine("0", "1", "2", "3")
-    with (
-        pytest.raises(UserError, match=r"GPUs needed: 8, but this machine has 4: lower hardware\.ranks"),
-        claim_devices("cuda", 8),
-    ):
+    too_few = "GPUs needed: 8, but this machine has 4: lower hardware.ranks"
+    with mistake(too_few), claim_devices("cuda", 8):
         pass
     monkeypatch.undo()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    with (
-        pytest.raises(UserError, match=r"CUDA_VISIBLE_DEVICES names none: .* hardware\.device to cpu"),
-        claim_devices("cuda", 1),
-    ):
+    names_none = r"CUDA_VISIBLE_DEVICES names none: .* hardware\.device to cpu"
+    with mistake(match=names_none), claim_devices("cuda", 1):
         pass
 
 
@@ -176,7 +171,6 @@ def test_two_slurm_jobs_do_not_wait_for_each_others_numbers(monkeypatch):
 @pytest.mark.parametrize("is_rank", [True, False])
 def test_a_rank_claims_no_gpu_of_its_own(tmp_path, monkeypatch, capsys, is_rank):
     """Its launcher holds the claim; claimed again, a whole GPU would be waited for forever."""
-    monkeypatch.chdir(ROOT)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # a claim fails
     monkeypatch.setattr("entropy_dynamics.cli.launched", lambda: is_rank)
     monkeypatch.setattr("entropy_dynamics.commands.launched", lambda: is_rank)

@@ -11,16 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from conftest import ROOT
 from entropy_dynamics.commands import load_torch
 from entropy_dynamics.config import load_config
 from entropy_dynamics.config.schema.hardware import HardwareConfig
 from entropy_dynamics.distributed.launch import STARTER
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.errors import UserError
-from fault_harness import wait_until
+from fault_harness import alive, wait_until
 from preloaded import program
-from processes import alive
 
 WAIT = 120  # seconds after which a test gives up; nothing below takes long
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="prctl and /proc are Linux's")
@@ -48,12 +46,9 @@ def start(tmp_path: Path, rank: str, count: int = 2, python: str = sys.executabl
         """)
     )
     return subprocess.Popen(
-        [sys.executable, tmp_path / "parent.py"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"TMPDIR": str(tmp_path)},
-    )
+        [sys.executable, tmp_path / "parent.py"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, env=os.environ | {"TMPDIR": str(tmp_path)},
+    )  # fmt: skip
 
 
 def ended(parent: subprocess.Popen) -> tuple[int, str, str]:
@@ -156,7 +151,7 @@ def test_a_rank_whose_parent_died_before_it_began_ends_at_once(adopted, code):
     """Another process is its parent now."""
     rank = os.environ | {"RANK": "0", "WORLD_SIZE": "1", STARTER: "1" if adopted else str(os.getpid())}
     command = [sys.executable, "-m", "entropy_dynamics.cli", "config"]
-    run = subprocess.run(command, env=rank, cwd=ROOT, capture_output=True, text=True)
+    run = subprocess.run(command, env=rank, capture_output=True, text=True)
     assert (run.returncode, bool(run.stdout)) == (code, code == 0), run.stderr
 
 
@@ -268,10 +263,7 @@ def test_the_command_line_runs_a_stage_on_its_ranks(tmp_path):
     command = [program("entropy-dynamics"), "train", "--seed", "0", "--method", "grpo"]
     options = ["--scale", "smoke", "--model", "qwen3-4b-base", "--results", tmp_path]
     run = subprocess.run(
-        [*command, *options, "--set", "hardware.ranks=2", "--set", "engine.name=vllm"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
+        [*command, *options, "--set", "hardware.ranks=2", "--set", "engine.name=vllm"], capture_output=True, text=True
     )
     assert run.returncode == 2
     expected = r"((rank 1: )?error: [^\n]+\n){1,2}error: rank [01] of 2 ended with exit code 2 [^\n]+\n"
@@ -292,5 +284,5 @@ def test_gpu_memory_is_allocated_in_expandable_segments_unless_the_user_says_oth
         monkeypatch.delenv(name)
     for name, value in own.items():
         monkeypatch.setenv(name, value)
-    load_torch(load_config("paper", configs=ROOT / "configs"))
+    load_torch(load_config("paper"))
     assert os.environ.get("PYTORCH_CUDA_ALLOC_CONF") == expected

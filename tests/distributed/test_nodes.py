@@ -10,7 +10,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from conftest import ROOT
 from entropy_dynamics.cli import main
 from entropy_dynamics.config.schema.hardware import HardwareConfig
 from entropy_dynamics.distributed.ranks import Ranks
@@ -45,7 +44,6 @@ def srun(tmp_path, monkeypatch):
 
 def test_two_nodes_train_the_policy_of_one_node_and_resume(small_results, srun, monkeypatch, capfd):
     """Up to rounding: the norm of a gradient is summed over other parts of it."""
-    monkeypatch.chdir(ROOT)
     run = [*small_results.train("clip_b"), "--set", "training.steps=3", "--set", "hardware.ranks=2"]
     assert main(run) == 0
     out = small_results.run("clip_b")
@@ -96,9 +94,7 @@ def test_ranks_meet_at_the_address_by_which_slurm_reaches_a_node(tmp_path, monke
 def test_a_node_without_an_address_that_resolves_has_its_name(tmp_path, monkeypatch, shown):
     scontrol(tmp_path, monkeypatch, shown)
     assert address("localhost") == "localhost"
-    with pytest.raises(
-        SystemExit, match=r"^error: the name of this job's first node, g1\.invalid, does not resolve on"
-    ):
+    with pytest.raises(SystemExit, match=r"^error: .* first node, g1\.invalid, does not resolve on"):
         address("g1.invalid")
 
 
@@ -130,7 +126,6 @@ def test_srun_is_told_to_end_when_the_command_is_ended(tmp_path, sent, code):
 
 
 def test_several_nodes_need_a_slurm_job(small_results, monkeypatch, capfd):
-    monkeypatch.chdir(ROOT)
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     assert main([*small_results.train("clip_b"), "--set", "hardware={ranks: 2, nodes: 2}"]) == 2
     assert "error: hardware.nodes is 2, but this is no SLURM job" in capfd.readouterr().err

@@ -1,6 +1,7 @@
 """One rank, two ranks, one plain process: the same masks, losses, gradients and policies (real processes, gloo)."""
 
 import json
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +50,7 @@ def on_ranks(count: int, case: str, root: Path) -> dict:
     return json.loads((root / f"{case}-{count}.json").read_text())
 
 
+@cache  # some tests compare the same case
 def in_one_process(case: str, root: Path) -> dict:
     model, case = case.split("/")
     trainer = make_trainer(case, root / model / "model", Ranks())

@@ -145,14 +145,9 @@ class Project:
         waits = paused(self.results / pause, self.go_on) if pause else {}
         with self.said.open("wb") as said:
             process = subprocess.Popen(
-                command,
-                cwd=self.folder,
-                env=self.environment | waits,
-                stdout=said,
-                stderr=said,
-                start_new_session=True,
-                preexec_fn=heed_interrupts,
-            )
+                command, cwd=self.folder, env=self.environment | waits, stdout=said, stderr=said,
+                start_new_session=True, preexec_fn=heed_interrupts,
+            )  # fmt: skip
         self.started.append(process)
         return process
 
@@ -231,13 +226,18 @@ def test_a_run_meets_its_time_limit_and_resumes(one_run):
     assert (one_run.results / "logs" / f"{RUN}.log").read_text() == third
 
 
-def test_a_run_that_slurm_ends_at_its_limit_resumes(one_run):
+@pytest.mark.parametrize("status", ["TIMEOUT", "CANCELLED"])
+def test_a_run_that_slurm_ends_at_its_limit_or_on_demand_resumes(one_run, status):
     """Between two steps there is no time for a checkpoint: here the run waits."""
     snakemake, job = one_run.train_to_pause(retries=1)
-    one_run.cluster.time_out(job)
+    if status == "TIMEOUT":
+        one_run.cluster.time_out(job)
+    else:
+        one_run.cluster.run("scancel", job).check_returncode()
+        one_run.cluster.wait(lambda: one_run.state(job) == "CANCELLED")  # its processes are gone
     one_run.go_on.touch()
     said = one_run.finish(snakemake)
-    assert "SLURM status is: 'TIMEOUT'" in said
+    assert f"SLURM status is: '{status}'" in said
     assert one_run.jobs() == 2
     _, resumed = one_run.attempts()
     assert "resumes from the checkpoint after step 2" in resumed
@@ -266,25 +266,11 @@ def test_two_nodes_train_as_one(one_run):
     assert f"NodeList=g[1-{len(NODES)}]" in shown
     of_a_node = int(re.search(r"MinMemoryNode=(\d+)M", shown)[1])
     two_nodes = one_run.metrics()
-
     one_run.configure(hardware={"ranks": 2, "nodes": 1})
     run = ("train", "--scale", "cluster", "--model", "qwen2.5-7b-instruct", "--method", "grpo", "--seed", "0")
     subprocess.run([program("entropy-dynamics"), *run], cwd=one_run.folder, check=True, capture_output=True)
     pd.testing.assert_frame_equal(one_run.metrics(), two_nodes, rtol=1e-5, atol=1e-6)
     assert of_a_node == 4295  # 4 GiB a rank: half of what one node with both would get
-
-
-def test_a_canceled_job_is_submitted_again(one_run):
-    snakemake, job = one_run.train_to_pause(retries=1)
-    one_run.cluster.run("scancel", job).check_returncode()
-    one_run.cluster.wait(lambda: one_run.state(job) == "CANCELLED")  # its processes are gone
-    one_run.go_on.touch()
-    said = one_run.finish(snakemake)
-    assert "SLURM status is: 'CANCELLED'" in said
-    assert one_run.jobs() == 2
-    _, resumed = one_run.attempts()
-    assert "resumes from the checkpoint after step 2" in resumed
-    assert len(one_run.metrics()) == STEPS
 
 
 @pytest.mark.parametrize("fault", ["requeue", "node failure"])

@@ -20,12 +20,11 @@ STEPS = 12
 
 
 @pytest.mark.parametrize("ranks", ["null", pytest.param(2, marks=pytest.mark.long)])
-def test_a_run_ended_twice_gives_the_bytes_of_an_undisturbed_one(small_results, monkeypatch, capfd, ranks):
+def test_a_run_ended_twice_gives_the_bytes_of_an_undisturbed_one(small_results, capfd, ranks):
     """By SIGKILL, which loses the steps since the last checkpoint, then by SIGURG, at which it writes one.
 
     Of two ranks only the parent is signaled, as by a user who looks for the command that was typed.
     """
-    monkeypatch.chdir(ROOT)
     run = [*small_results.train("clip_b"), "--set", f"training.steps={STEPS}", "--set", f"hardware.ranks={ranks}"]
     assert main(run) == 0
     out = small_results.run("clip_b")

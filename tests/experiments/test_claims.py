@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from shutil import copytree
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from entropy_dynamics.analysis.paper_gains import sampling_errors
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.verdicts import VERDICTS
 from entropy_dynamics.config import known_names, split_method
-from entropy_dynamics.experiments.claims import load_claims
+from entropy_dynamics.experiments.claims import load_claims, read_claims, read_field
 from entropy_dynamics.report.summary import summary_line
 from entropy_dynamics.report.verdicts import write_claims
 from entropy_dynamics.results.files import write_json
@@ -32,8 +33,6 @@ def entries(results: Path, seeds: dict[str, int] = SEEDS) -> dict[str, dict]:
 
 
 # Output files
-
-
 def test_without_any_run_every_claim_says_what_is_missing(tmp_path):
     found = [one for one in entries(tmp_path / SCALE).values() if one["subject"] == "this run"]
     assert {one["verdict"] for one in found} == {"inconclusive"}
@@ -179,8 +178,6 @@ def test_claims_by_the_papers_own_scores(tmp_path):
 
 
 # The file of claims
-
-
 def test_the_claims_name_methods_and_models_that_exist():
     claims = load_claims(SCALE, SEEDS, ROOT / "experiments")
     assert len(claims) >= 15
@@ -232,3 +229,51 @@ def test_a_broken_file_of_claims_is_one_line(tmp_path, old, new, message):
     (tmp_path / "claims.yaml").write_text(GOOD.replace(old, new, 1))
     with mistake("claims.yaml", message):
         load_claims(SCALE, SEEDS, tmp_path)
+
+
+# ---------------------------------------------------------------- what claims rest on
+def test_the_claims_of_the_paper_are_fewer_findings():
+    claims = read_claims(ROOT / "experiments").claims
+    kinds = {claim.id: claim.rests_on for claim in claims}
+    assert kinds["sampling_law"] == "identity"
+    assert kinds["entropy_held_clip_b_qwen2.5"] == "by construction"
+    assert kinds["best_clip_b_qwen3"] == "facet of greedy_clip_b_qwen3"
+    assert list(kinds.values()).count("independent") < len(claims) * 2 / 3
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("facet of pass_gain_clip_v", "names 'pass_gain_clip_v', which is no independent claim"),
+        ("chance", "rests_on is 'chance'"),
+    ],
+)
+def test_a_facet_of_nothing_is_one_line(tmp_path, written, said):
+    folder = copytree(ROOT / "experiments", tmp_path / "experiments")
+    path = folder / "claims.yaml"
+    text = path.read_text()
+    start = text.index("- id: figure4_solved")
+    changed = re.sub("rests_on: .*", f"rests_on: {written}", text[start:], count=1)
+    path.write_text(text[:start] + changed)
+    with mistake(said):
+        read_claims(folder)
+
+
+def test_a_facet_of_a_claim_in_another_file():
+    controls = {
+        claim.id: claim.rests_on
+        for paper in read_field(ROOT / "experiments", "controls").values()
+        for claim in paper.claims
+    }
+    assert controls["competitive_clip_v_kl_cov"] == "facet of competitive_clip_v"  # which is in claims.yaml
+    assert controls["steps_to_20_clip_b"] == "facet of learns_faster_clip_b_qwen2.5"
+
+
+def test_a_facet_of_nothing_in_a_folder_is_one_line(tmp_path):
+    folder = copytree(ROOT / "experiments", tmp_path / "experiments")
+    path = folder / "field" / "staleness.yaml"
+    path.write_text(path.read_text().replace("facet of field_stale_accuracy", "facet of field_cispo_less_entropy"))
+    with mistake(
+        "field: rests_on of field_stale_collapse names 'field_cispo_less_entropy', which is no independent claim"
+    ):
+        read_field(folder, "field")

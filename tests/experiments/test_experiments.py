@@ -1,21 +1,29 @@
 """The YAML files of tables and figures, and the paper's numbers."""
 
+import copy
 import shutil
 from collections import defaultdict
 from pathlib import Path
 
 import pytest
+import yaml
 
+from command_line import error
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.config import _merged, flatten, load_config, split_method, stored_as
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.experiments.claims import load_claims
-from entropy_dynamics.experiments.load import FURTHER, PAPER, known_experiments, load_experiment
+from entropy_dynamics.experiments.load import FURTHER, PAPER, experiment_files, known_experiments, load_experiment
+from mistakes import mistake
+from synthetic_results import MODEL, ROOT, SCALE, SEEDS
 
-ROOT = Path(__file__).parents[2]
-SCALE, MODEL = "laptop", "qwen2.5-7b-instruct"
 MEASURED = ("method.label", "training.entropy_change_", "training.token_samples")
-SEEDS = {"tables": 3, "extras": 1, "pilot": 1}
+
+
+def touch(files) -> None:
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
 
 
 def test_a_pretrained_model_is_evaluated_once():
@@ -37,10 +45,7 @@ def test_a_sweep_takes_the_values_of_its_scale():
 @pytest.mark.parametrize("scale", ["laptop", "gpu"])  # an untrained model per seed; one for all seeds
 def test_an_experiment_so_far_has_the_seeds_with_all_files(tmp_path, scale):
     whole = load_experiment("placebos", scale, SEEDS, ROOT / "experiments")  # scores, and entropies from the metrics
-    files = whole.input_files(tmp_path)
-    for file in files:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.touch()
+    touch(whole.input_files(tmp_path))
     assert whole.so_far(tmp_path) is whole
     lost = {seed: next(run for run in whole.runs if (run.method, run.seed) == ("rft", seed)) for seed in range(3)}
     lost[1].metrics_file(tmp_path).unlink()
@@ -57,9 +62,7 @@ def test_an_experiment_so_far_has_the_seeds_with_all_files(tmp_path, scale):
 
 def test_one_untrained_model_is_in_what_there_is_so_far(tmp_path):
     whole = load_experiment("table1", "gpu", SEEDS, ROOT / "experiments")
-    for file in whole.input_files(tmp_path):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.touch()
+    touch(whole.input_files(tmp_path))
     next(run for run in whole.runs if run.method == "grpo").evaluation_file(tmp_path, "aime24").unlink()
     part = whole.so_far(tmp_path)
     assert {run.seed for run in part.runs if run.method == "base"} == {0}
@@ -70,9 +73,7 @@ def test_no_method_is_left_out_of_what_there_is_so_far(tmp_path):
     """Those with fewer seeds than the others would be, if one of their seeds counted for all."""
     whole = load_experiment("lens", SCALE, SEEDS, ROOT / "experiments")
     assert whole.seeds == "1 to 3 seeds per method"
-    for file in whole.input_files(tmp_path):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.touch()
+    touch(whole.input_files(tmp_path))
     next(run for run in whole.runs if len(whole.of(run.model, run.method)) == 1).metrics_file(tmp_path).unlink()
     assert whole.so_far(tmp_path) is whole
 
@@ -124,7 +125,7 @@ def test_no_run_is_trained_twice_under_two_names(scale):
         items += [claim.all_runs() for claim in load_claims(scale, seeds, folder, configs, folder=target)]
     names = defaultdict(set)
     for model, method in {run.path[:2] for runs in items for run in runs if run.model in config.models}:
-        merged, *_ = _merged(scale, model, method, (), configs)
+        merged, *_ = _merged(scale, model, method, ("data.folder=null",), configs)  # its interpolation takes 15 ms
         settings = {key: str(value) for key, value in flatten(merged) if not key.startswith(MEASURED)}
         names[model, *sorted(settings.items())].add(method)
     assert [same for same in names.values() if len(same) > 1] == []
@@ -147,7 +148,7 @@ def test_a_parameter_that_changes_nothing_is_not_in_the_path():
 def test_what_is_further_trains_nothing_beyond_the_paper(folder):
     """Tables and figures of `further` are built by default, so they may not make everybody's reproduction longer."""
     scale = SCALE if folder.name == "experiments" else folder.name
-    seeds = dict(load_config(scale, configs=ROOT / "configs").seeds)
+    seeds = dict(load_config(scale).seeds)
     every = [load_experiment(name, scale, seeds, folder) for name in known_experiments(folder)]
     paper = {run.path for one in every if one.folder == PAPER for run in one.runs}
     paper |= {run.path for claim in load_claims(scale, seeds, folder) for run in claim.all_runs()}
@@ -173,7 +174,101 @@ def test_the_paper_s_methods_are_those_that_its_experiments_train():
 def test_two_files_of_one_name_are_refused(tmp_path):
     folder = shutil.copytree(ROOT / "experiments", tmp_path / "experiments")
     shutil.copy(folder / "table1.yaml", folder / "further/table1.yaml")
-    with pytest.raises(
-        UserError, match=r"further/table1.yaml has the name of .*experiments/table1.yaml; rename one of them"
-    ):
+    with mistake(f"further/table1.yaml has the name of {folder}/table1.yaml; rename one of them"):
         known_experiments(folder)
+
+
+# ---------------------------------------------------------------- mistakes in the files
+def changed(content: dict, keys: str, value) -> dict:
+    """`content` with another value at a place such as runs.0.models."""
+    content = copy.deepcopy(content)
+    *way, last = [int(key) if key.lstrip("-").isdecimal() else key for key in keys.split(".")]
+    place = content
+    for key in way:
+        place = place[key]
+    place[last] = value
+    return content
+
+
+@pytest.fixture
+def refused(tmp_path):
+    """`refused(name, place, value, load)`: the error of `load(folder)` after a change of experiments/<name>.yaml."""
+    folder = shutil.copytree(ROOT / "experiments", tmp_path / "experiments")
+
+    def call(name: str, place: str, value, load) -> str:
+        file = experiment_files(folder).get(name, folder / f"{name}.yaml")
+        file.write_text(yaml.safe_dump(changed(yaml.safe_load(file.read_text()), place, value)))
+        with mistake(match=f"^{file}: ") as error:
+            load(folder)
+        return str(error.value).removeprefix(f"{file}: ")
+
+    return call
+
+
+TWO_MODELS = ["qwen2.5-7b-instruct", "qwen3-4b-base"]
+EXPERIMENTS = [
+    ("table6", "kind", "score", "unknown kind 'score'; did you mean 'scores'"),
+    ("table6", "evaluatons", ["aime24"], "unknown key 'evaluatons'; did you mean 'evaluations'"),
+    ("table6", "seeds", "three", "seeds is 'three'; it should be 'tables', 'extras' or 'pilot'"),
+    ("table6", "metrics", ["avg", "pas"], "metrics[1] is 'pas'; it should be 'avg', 'pass', 'majority', 'unique'"),
+    ("table6", "runs.0.models", ["qwen3-4b-bass"], "unknown model 'qwen3-4b-bass'; did you mean 'qwen3-4b-base'?"),
+    ("table6", "runs.0.methods", ["clip_bb", "grpo"], "unknown method 'clip_bb'; did you mean 'clip_b'?"),
+    ("figure2", "panels.0.columns", ["entropy", "entropy"], "panels[0].columns: ['entropy', 'entropy'] has an entry"),
+    ("figure2", "panels.0.methods", ["clip_c@*"], "panels[0].methods: no run of method 'clip_c@*'; known: clip_b@"),
+    ("figure6", "panels.0.model", None, "panels[0].model is None; it should be one of qwen2.5-7b"),
+    ("difficulty", "runs.0.methods", ["grpo", "clip_b"], "unknown method 'base'; known: clip_b, grpo"),
+    ("figure2", "sweeps.0.values", {"paper": [1.0]}, "sweeps[0]: values should have an entry `default`"),
+    ("figure4", "evaluations", ["aime24", "aime25"], "evaluations is ['aime24', 'aime25']; it should have at most 1"),
+    ("lens", "runs.0.models", TWO_MODELS, "the runs are of 2 models; kind 'lens' shows one"),
+]
+
+
+@pytest.mark.parametrize(("name", "place", "value", "said"), EXPERIMENTS, ids=str)
+def test_experiments(refused, name, place, value, said):
+    assert said in refused(name, place, value, lambda folder: load_experiment(name, SCALE, SEEDS, folder))
+
+
+CLAIMS = [
+    ("claims.0.test", "over_seed", "claims[0]: unknown test 'over_seed'; did you mean 'over_seeds'"),
+    ("claims.0.why", "", "claims[0]: `why` is the reason for a threshold other than 0, which needs one"),
+    ("claims.1.id", "sampling_law", "claims: two claims have the id 'sampling_law'"),
+    ("claims.0.model", "qwen2.5-7b-instrct", "unknown model 'qwen2.5-7b-instrct'; did you mean 'qwen2.5-7b-instruct'?"),
+]
+
+
+@pytest.mark.parametrize(("place", "value", "said"), CLAIMS, ids=str)
+def test_claims(refused, place, value, said):
+    assert said in refused("claims", place, value, lambda folder: load_claims(SCALE, SEEDS, folder))
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "said"),
+    [
+        ("scores.Table 1.qwen3-4b-base.grpo.aime24.avg", 2073, "it should be less than or equal to 100"),
+        ("scores.Table 1.qwen3-4b-base.grpo.aime24.median", 1.0, "it should be 'avg' or 'pass'"),
+    ],
+)
+def test_paper_values(refused, place, value, said):
+    def load(folder):
+        return Results(folder, SCALE, SEEDS, ROOT / "configs", folder).paper
+
+    assert said in refused("paper_values", place, value, load)
+
+
+def test_a_gain_that_the_paper_does_not_print(tmp_path, monkeypatch, capsys):
+    for name in ("configs", "experiments"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    file = tmp_path / "experiments/claims.yaml"
+    file.write_text(yaml.safe_dump(changed(yaml.safe_load(file.read_text()), "paper.models", ["distill-llama-8b"])))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results" / SCALE).mkdir(parents=True)
+    said = "claims.yaml: paper: paper_values.yaml has no pass of distill-llama-8b clip_b on aime24"
+    assert error(capsys, "claims", "--scale", SCALE) == said
+    assert list((tmp_path / "results" / SCALE).iterdir()) == []
+
+
+@pytest.mark.parametrize("content", ["", "[]\n", "kind: scores\ntitle: [\n"])
+def test_files_that_are_no_experiments(tmp_path, content):
+    (tmp_path / "mine.yaml").write_text(content)
+    with mistake("mine.yaml: "):
+        load_experiment("mine", SCALE, SEEDS, tmp_path)

@@ -33,7 +33,7 @@ def test_every_claim_names_runs_that_can_be_made():
     assert len(read_field(EXPERIMENTS, "field")) >= 15
     assert len(claims) >= 25
     for model, method in {(run.model, run.method) for claim in claims for run in claim.all_runs()}:
-        load_config("laptop", model, method, configs=ROOT / "configs")
+        load_config("laptop", model, method)
     assert {seed for claim in claims for run in claim.all_runs() for seed in [run.seed]} == set(range(5))
 
 
@@ -84,8 +84,7 @@ def test_a_new_paper_is_one_file(results, tmp_path):
 
 @pytest.mark.parametrize("folder", ["field", "controls"])
 @pytest.mark.parametrize("scale", ["smollm2", "smollm2-words"])
-def test_a_scale_without_claims_of_a_folder_is_one_line(tmp_path, capsys, monkeypatch, folder, scale):
-    monkeypatch.chdir(ROOT)
+def test_a_scale_without_claims_of_a_folder_is_one_line(tmp_path, capsys, folder, scale):
     (tmp_path / scale).mkdir()
     assert main([folder, "--scale", scale, "--results", str(tmp_path)]) == 2
     assert capsys.readouterr().err == (

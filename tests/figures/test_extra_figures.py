@@ -22,8 +22,7 @@ OTHER = "qwen3-4b-base"
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch) -> Path:
-    monkeypatch.chdir(ROOT)
+def folder(tmp_path) -> Path:
     write_models(tmp_path / SCALE)
     return tmp_path / SCALE
 
@@ -52,8 +51,6 @@ def runs_of_table1(seeds: int = 3) -> list[Run]:
 
 
 # Pass@k
-
-
 @pytest.fixture
 def solved(folder) -> Path:
     """Four problems, six samples each: the untrained model has one correct, the others six, three, one and none."""
@@ -110,8 +107,6 @@ def test_pass_at_k_ends_at_the_scores_of_table1(solved):
 
 
 # Gains
-
-
 def test_gains_are_those_of_table_1_beside_the_papers(graded):
     frame, table = report("gains", graded), report("table1", graded).set_index(["model", "method"])
     assert len(frame) == 2 * 2 * 2 * 3
@@ -129,8 +124,6 @@ def test_gains_are_those_of_table_1_beside_the_papers(graded):
 
 
 # Difficulty
-
-
 @pytest.fixture
 def graded(folder) -> Path:
     """By both untrained models together, problems 0 and 1 of six are hard, 4 and 5 easy; by either alone others are.
@@ -226,8 +219,6 @@ def test_a_trajectory_is_the_mean_of_both_columns_where_both_are_known(measured)
 
 
 # Strength
-
-
 def test_a_row_of_a_sweep_is_the_mean_over_its_seeds(folder):
     results = Results(folder, SCALE, {"tables": 1, "extras": 1, "pilot": 2}, ROOT / "configs", ROOT / "experiments")
     experiment = results.experiment("dose")

@@ -56,14 +56,12 @@ def test_masks_and_verls_token_mean_are_ours(name, denominator, tensors, stats):
     params = {"denominator": denominator} | {"clip_b": {"mu": 1.0}, "clip_cov": {"lb": 0.1}}.get(name, {})
     method = load_method(name, **params)
     data, metrics = weighted(method, tensors)
-
     mask, advantages = tensors["response_mask"], tensors["advantages"]
     weights = method.token_weights(stats, advantages, mask, generator=torch.Generator().manual_seed(0))
     dropped = (weights == 0) & (mask > 0)
     assert 0 < dropped.sum() < mask.sum()
     assert metrics["entropy_control/clip_fraction"] == pytest.approx(float(dropped.sum() / mask.sum()))
     assert "entropy_control/neg_cov" not in metrics  # needs E[S]
-
     theirs = agg_loss(  # as verl's workers call it
         clipped_loss(stats.logp, stats.logp, data.batch["advantages"], mask),
         data.batch["response_mask"],
@@ -124,7 +122,6 @@ def queue(tensors, tmp_path, monkeypatch):
 def test_the_trainer_writes_what_changed_back_into_the_queue(queue, tensors):
     (trainer, batch), metrics = queue, {}
     assert trainer._compute_advantage(batch, metrics) is batch
-
     expected, _ = weighted(trainer.entropy_control, tensors)
     assert set(batch.put.keys()) == {"advantages", "response_mask", "loss_mask"}
     for name, values in batch.put.items():
@@ -173,7 +170,6 @@ def test_the_middle_step_is_sampled_and_the_lens_reads_it(queue, tensors, stats,
     trainer._compute_advantage(batch, {})
     [file] = (tmp_path / "samples").iterdir()
     assert file.name == "step3.parquet"  # of verl's steps 1 to 5
-
     sampled = pd.read_parquet(file)
     rows = [1, 3, 6, 0, 4, 5, 7]  # each prompt's together; the row without a response token is left out
     assert sampled["uid"].tolist() == ["a", "a", "a", "b", "b", "b", "b"]
@@ -185,7 +181,6 @@ def test_the_middle_step_is_sampled_and_the_lens_reads_it(queue, tensors, stats,
             assert response[name] == pytest.approx(values[row, :length].numpy(), abs=1e-6)
         assert response["advantage"].tolist() == [1.0 if row % 2 == 0 else -1.0] * length  # as before the weights
     assert "s_expected" not in sampled
-
     table, about = lens_table(file, ["clip_b@mu=0.5"])
     assert about.startswith(f"{sum(LENGTHS) - 17} tokens")
     assert 0 < table["dropped"].iloc[0] < 1

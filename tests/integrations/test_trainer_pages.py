@@ -93,8 +93,6 @@ def test_a_method_that_the_trainer_cannot_run_is_refused(name, params, message):
 
 
 # ---------------------------------------------------------------- answers.md
-
-
 class Host:
     """TRL's trainer as far as our subclass sees it: two responses of two tokens, the last one of which is padding."""
 

@@ -48,7 +48,6 @@ def batch() -> dict[str, torch.Tensor]:
 def test_the_gradient_of_every_token_is_verls(batch, case):
     name, params, theirs, settings = CASES[case]
     method, (old, new, mask, advantages) = load_method(name, **params), batch.values()
-
     logp = new.clone().requires_grad_()
     stats = TokenStats(new, *[torch.zeros_like(new)] * 3)
     weights = method.token_weights(stats, advantages, mask, generator=torch.Generator().manual_seed(0))
@@ -56,7 +55,6 @@ def test_the_gradient_of_every_token_is_verls(batch, case):
     loss = method.token_loss(logp, old, advantages, mask, coefficients=coefficients)
     divisors = method.divisors(weights, mask, torch.arange(ROWS) // 4)
     (own,) = torch.autograd.grad(weighted_sum(loss, weights / divisors), logp)
-
     bounds = {"clip_ratio_low": method.clip_low, "clip_ratio_high": method.clip_high}
     of_policy = {key: value for key, value in settings.items() if key != "clip_ratio_c"}
     bounds |= {key: value for key, value in settings.items() if key == "clip_ratio_c"}
@@ -66,7 +64,6 @@ def test_the_gradient_of_every_token_is_verls(batch, case):
     logp = new.clone().requires_grad_()
     loss, _ = get_policy_loss_fn(theirs)(old, logp, advantages, mask, mode, config)
     (expected,) = torch.autograd.grad(loss, logp)
-
     torch.testing.assert_close(own, expected, rtol=1e-4, atol=1e-9)
     plain = (-advantages * (new - old).exp() / mask.sum())[mask > 0]
     assert ((expected[mask > 0] - plain).abs() > 1e-6).any()  # the method acts on this batch

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from batches import random_batch, seeded, shares
-from conftest import ROOT
+from batches import random_batch, seeded
 from entropy_dynamics.config import load_config
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import load_method
@@ -44,18 +43,6 @@ def test_a_placebo_drops_the_share_of_its_reference(name, reference):
     assert int(placebo.sum()) == int(expected.sum()) == int(0.05 * int(mask.sum()))
     assert (advantages[placebo] < 0).all()
     assert not torch.equal(placebo, expected)
-
-
-@pytest.mark.parametrize(("name", "reference"), REFERENCES.items())
-def test_the_remaining_tokens_weigh_as_much_as_under_the_reference(name, reference):
-    given = batch(2)
-    for denominator in ("kept", "all"):
-        found = []
-        for who in (name, reference):
-            method = load_method(who, **PARAMS[reference], denominator=denominator)
-            found.append(shares(method, method.token_weights(*given, generator=seeded()), given[2]).max().item())
-        assert found[0] == found[1]
-    assert load_method(name).denominator == load_method(reference).denominator
 
 
 @pytest.mark.parametrize("name", ["random_mask", "random_mask_v"])
@@ -103,8 +90,6 @@ def test_low_p_masks_drop_the_least_likely_tokens(name):
 @pytest.mark.parametrize(("name", "reference"), REFERENCES.items())
 @pytest.mark.parametrize("scale", ["laptop", "paper"])
 def test_a_placebo_has_the_parameters_of_its_reference_at_every_scale(name, reference, scale):
-    placebo, expected = (
-        load_config(scale, "qwen3-4b-base", who, configs=ROOT / "configs").method for who in (name, reference)
-    )
+    placebo, expected = (load_config(scale, "qwen3-4b-base", who).method for who in (name, reference))
     assert placebo.params.model_dump() == expected.params.model_dump()
     assert placebo.name == name

@@ -54,21 +54,12 @@ PUBLISHED = {  # the keys of the published config.json; sizes reduced
     "torch_dtype": "bfloat16",
     "vocab_size": PIECES + 16,
 }
-PROBES = (  # where conversions of sentencepiece models are known to go wrong
-    " a",
-    "  two spaces",
-    "trailing  ",
-    "a  b   c",
-    "\n\nFind x.\n",
-    "\ta\r\nb",
-    "0123456789 3.14 1,000",
-    "求方程的解，答案是42。",
-    "\u3000全角　ＡＢＣ１２３",
-    "e\u0301\u00a0é",
-    "▁a 🙂",
-    r"$\frac{1}{2}$ \boxed{7}",
-    "   ",
-)
+# Where conversions of sentencepiece models are known to go wrong.
+PROBES = (
+    " a", "  two spaces", "trailing  ", "a  b   c", "\n\nFind x.\n", "\ta\r\nb",
+    "0123456789 3.14 1,000", "求方程的解，答案是42。", "\u3000全角　ＡＢＣ１２３", "e\u0301\u00a0é", "▁a 🙂",
+    r"$\frac{1}{2}$ \boxed{7}", "   ",
+)  # fmt: skip
 SHAPE = published_models.SHAPE | {"architecture": "llama", "intermediate_size": 40, "heads": 4, "kv_heads": 2}
 SHAPE |= {"vocabulary": PIECES + 16}
 PROBLEMS = [
@@ -99,20 +90,14 @@ def write_tokenizer(folder, **settings):
     train_sentencepiece(folder, **settings)
     flags = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False, "special": True}
     tokenizer_config = {
-        "add_bos_token": True,
-        "add_eos_token": False,
+        "add_bos_token": True, "add_eos_token": False,
         "added_tokens_decoder": {str(number): {"content": content} | flags for number, content in SPECIAL.items()},
         "additional_special_tokens": ["<|im_start|>", "<|im_end|>", "<|plugin|>"],
         "auto_map": {"AutoTokenizer": ["tokenization_internlm3.InternLM3Tokenizer", None]},
-        "bos_token": "<s>",
-        "chat_template": TEMPLATE,
-        "clean_up_tokenization_spaces": False,
-        "eos_token": "</s>",
-        "pad_token": "</s>",
-        "sp_model_kwargs": {},
-        "tokenizer_class": "InternLM3Tokenizer",
-        "unk_token": "<unk>",
-    }
+        "bos_token": "<s>", "chat_template": TEMPLATE, "clean_up_tokenization_spaces": False,
+        "eos_token": "</s>", "pad_token": "</s>", "sp_model_kwargs": {},
+        "tokenizer_class": "InternLM3Tokenizer", "unk_token": "<unk>",
+    }  # fmt: skip
     (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer_config))
 
 
@@ -238,8 +223,6 @@ def test_biases_are_refused(checkpoint, tmp_path):
 
 
 # ---------------------------------------------------------------- tokenizer
-
-
 def published_ids(processor, text):
     """Added tokens are cut out first; sentencepiece has the rest."""
     for number, content in SPECIAL.items():

@@ -11,7 +11,6 @@ import pytest
 import torch
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from conftest import ROOT
 from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.pretrained import prepare_pretrained
@@ -102,7 +101,7 @@ def write_wheel(folder: Path, name: str = "tiny_model", file: Path | None = None
 
 def settings(*overrides: str):
     shape = [f"model.shape.{key}={value}" for key, value in SHAPE.items()]
-    return load_config("smollm2", MODEL, None, [*shape, *overrides], ROOT / "configs")
+    return load_config("smollm2", MODEL, None, [*shape, *overrides])
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +176,7 @@ def test_a_gguf_model_in_parts_is_to_be_merged(file, tmp_path):
 
 
 def test_the_memory_of_a_gguf_model_needs_its_shape(file):
-    config = load_config("smollm2", MODEL, None, [f"model.path={file.parent}", "model.shape=null"], ROOT / "configs")
+    config = load_config("smollm2", MODEL, None, [f"model.path={file.parent}", "model.shape=null"])
     with pytest.raises(UserError, match=rf"^model.shape is null; it should have the sizes of the model in {file}, "):
         resources(config, "pass_rates")
     assert resources(settings(f"model.path={file.parent}"), "pass_rates")["mem_mb"] > 0

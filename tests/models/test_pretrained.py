@@ -47,8 +47,6 @@ def contents(folder):
 
 
 # ---------------------------------------------------------------- from a directory
-
-
 def test_a_sharded_model_is_copied_whole_and_its_source_unchanged(sharded, tmp_path):
     before = contents(sharded)
     (tmp_path / "models").mkdir()
@@ -221,8 +219,6 @@ def test_a_smaller_model_in_place_of_the_papers_is_a_substitute(source, tmp_path
 
 
 # ---------------------------------------------------------------- from the Hub
-
-
 class Hub(ThreadingHTTPServer):
     """The part of the Hugging Face Hub's interface that a download uses, over the files of one directory."""
 
@@ -316,7 +312,6 @@ def test_an_interrupted_download_resumes(hub, tmp_path):
     with mistake(match=r"^Qwen/Qwen2.5-7B-Instruct at 01234567 cannot be downloaded .* model.path"):
         prepare_pretrained(config, out, [])
     assert not out.exists()
-
     first, broken = set(hub.sent), hub.broken
     assert any(name.endswith(".safetensors") for name in first)
     hub.broken = None
@@ -325,7 +320,6 @@ def test_an_interrupted_download_resumes(hub, tmp_path):
     assert broken in hub.sent
     assert not first & set(hub.sent)  # what was there was not downloaded again
     assert not {"modeling_qwen.py", "pytorch_model.bin", "original/model.safetensors"} & {*first, *hub.sent}
-
     taken = {file.name for file in out.iterdir()}
     assert taken == ROOT_FILES | {"model.safetensors.index.json"} | {it.name for it in hub.folder.glob("*.safetensors")}
     facts = json.loads((out / "model.json").read_text())

@@ -45,8 +45,6 @@ def edit(file, **changed):
 
 
 # ---------------------------------------------------------------- generation_config.json
-
-
 SAMPLING = {"temperature": 0.6, "top_p": 0.9, "eos_token_id": [1, 7], "max_length": 77}
 
 
@@ -75,7 +73,6 @@ def test_a_sharded_policy_is_described_like_one_in_a_plain_process(source, tmp_p
 
 
 def test_a_policy_that_cannot_be_saved_is_an_error_before_the_first_step(small_results, monkeypatch, capsys):
-    monkeypatch.chdir(ROOT)
     base = next(small_results.folder.glob("smoke/**/generation_config.json"))
     edit(base, temperature=0.6)
     monkeypatch.setattr("entropy_dynamics.training.trainer.Trainer.step", lambda *_: pytest.fail("a step was taken"))
@@ -86,8 +83,6 @@ def test_a_policy_that_cannot_be_saved_is_an_error_before_the_first_step(small_r
 
 
 # ---------------------------------------------------------------- end tokens
-
-
 @pytest.fixture
 def two_ends(shared_model, tokenizer, tmp_path):
     """A model whose generation_config.json has a second end token, the digit 1, which it often samples."""
@@ -101,7 +96,7 @@ HOW = {"samples": 8, "temperature": 1.0, "max_new_tokens": 20, "stream": "test"}
 
 
 def test_every_end_token_of_the_model_ends_a_response(two_ends, tokenizer, prompts):
-    config = load_config("smoke", MODEL, configs=ROOT / "configs")
+    config = load_config("smoke", MODEL)
     with open_sampler(config, two_ends.directory, tokenizer, Ranks()) as sampler:
         rollouts = sampler.sample(prompts, **HOW)
     assert {one.token_ids[-1] for one in rollouts} >= two_ends.ends
@@ -113,7 +108,7 @@ def test_every_end_token_of_the_model_ends_a_response(two_ends, tokenizer, promp
 
 def test_vllm_stops_at_every_end_token(two_ends, tokenizer, monkeypatch):
     monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(LLM=FakeLLM, SamplingParams=SimpleNamespace))
-    config = load_config("rehearsal", MODEL, configs=ROOT / "configs")
+    config = load_config("rehearsal", MODEL)
     sampler = open_vllm(config, two_ends.directory, tokenizer, with_training=False)
     with pytest.raises(ValueError, match="zip"):  # fewer outputs than samples
         sampler.sample([SimpleNamespace(problem_id="p", token_ids=[2])], **HOW)
@@ -122,8 +117,6 @@ def test_vllm_stops_at_every_end_token(two_ends, tokenizer, monkeypatch):
 
 
 # ---------------------------------------------------------------- the context
-
-
 def test_a_prompt_and_its_response_fit_the_context(source, tmp_path):
     edit(source / "config.json", max_position_embeddings=1000)
     limits = ("sampling.max_prompt_tokens=400", "sampling.max_new_tokens=600")
@@ -140,7 +133,6 @@ def test_a_prompt_and_its_response_fit_the_context(source, tmp_path):
     "command", [["pass_rates"], ["train", "--method", "grpo"], ["evaluate", "--method", "grpo"]], ids=lambda it: it[0]
 )
 def test_every_stage_that_samples_checks_the_context(small_results, monkeypatch, capsys, command):
-    monkeypatch.chdir(ROOT)
     monkeypatch.setattr(
         "entropy_dynamics.stages.inputs.check_chain", lambda *_, **__: None
     )  # it refuses other settings first
@@ -157,15 +149,13 @@ def test_every_stage_that_samples_checks_the_context(small_results, monkeypatch,
 
 def test_the_toy_models_of_every_scale_have_the_context_they_need():
     for file in sorted((ROOT / "configs" / "scale").glob("*.yaml")):
-        config = load_config(file.stem, configs=ROOT / "configs")
+        config = load_config(file.stem)
         for toy in config.toy_models.values():
             longest = config.sampling.max_prompt_tokens + config.sampling.max_new_tokens
             assert longest <= MAX_LENGTH[toy.tokenizer], file.stem
 
 
 # ---------------------------------------------------------------- the head
-
-
 def change_weights(source, change):
     file = source / "model.safetensors"
     weights = load_file(file)
@@ -198,8 +188,6 @@ def test_an_untied_model_without_its_head_is_refused(source, tmp_path):
 
 
 # ---------------------------------------------------------------- the shape
-
-
 def of_path(source, *overrides):
     return load_config("paper", MODEL, None, [f"model.path={source}", "model.shape=null", *overrides])
 

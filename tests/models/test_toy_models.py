@@ -34,8 +34,6 @@ def toy_model(numbers=(2, 3), habits=HABITS, lessons=None, **changes) -> ToyMode
 
 
 # Tokenizer
-
-
 def test_a_solution_has_one_token_per_character_and_round_trips(tokenizer):
     text = "7+5=12+9=21\n7-5 = (2).\\boxed{21}"
     ids = tokenizer.encode(text, add_special_tokens=False)
@@ -61,8 +59,6 @@ def test_the_prompt_is_the_users_message_only(tokenizer):
 
 
 # Architectures
-
-
 @pytest.mark.parametrize(
     ("architecture", "class_name", "own_weight", "tied"),
     [
@@ -78,7 +74,6 @@ def test_a_saved_toy_model_loads_as_the_same_model(tokenizer, tmp_path, architec
         names = set(file.keys())
     own = {"model.layers.0.self_attn.q_proj.bias", "model.layers.0.self_attn.q_norm.weight"}
     assert names & own == ({own_weight} if own_weight else set())  # what sets the family apart
-
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
     assert type(loaded).__name__ == class_name
     assert loaded.dtype == torch.float32
@@ -86,7 +81,6 @@ def test_a_saved_toy_model_loads_as_the_same_model(tokenizer, tmp_path, architec
     assert (loaded.lm_head.weight is loaded.model.embed_tokens.weight) == tied
     tokens = torch.arange(20)[None] % len(tokenizer)
     torch.testing.assert_close(loaded(tokens).logits, model(tokens).logits, rtol=0, atol=0)
-
     policy, its_tokenizer = load_policy(tmp_path)  # not the tokenizer that the architecture's real models have
     assert its_tokenizer.get_vocab() == tokenizer.get_vocab()
     assert policy.config.eos_token_id == tokenizer.eos_token_id
@@ -117,8 +111,6 @@ def test_an_impossible_shape_is_a_users_mistake(changes, message):
 
 
 # Warm start
-
-
 def batches(tokenizer, number: int, numbers=(2, 3), exclude=()):
     config = toy_model(numbers).warm_start
     return list(
@@ -191,7 +183,6 @@ def test_a_loss_that_is_not_finite_is_reported_with_its_step(tokenizer):
 
 
 # Byte tokenizer
-
 PROBLEM = "Let $x$ be real with $x^2 = 2$ — find ⌊10x⌋.\n\tHinweis: é, 你好, 🙂"
 
 
@@ -227,7 +218,6 @@ def test_the_warm_start_uses_the_prompt_that_is_sampled_from(kind, tmp_path):
         start = int((label != IGNORED).nonzero()[0])
         text = tokenizer.decode(row[:start]).split("<user>")[1].removesuffix("<assistant>")
         assert row[:start].tolist() == prompt_tokens(tokenizer, Problem("p", text, "", "countdown"), "chat")
-
     model = build_toy_model(config, tokenizer)
     batches = solution_batches(tokenizer, config.warm_start, seed=2, exclude=set(), max_new_tokens=32)
     losses = warm_start(model, config.warm_start, batches, float)

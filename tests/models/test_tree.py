@@ -38,18 +38,6 @@ def test_a_node_attends_to_its_prefix_only(monkeypatch, size):
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_hidden_states_are_those_of_each_sequence_alone(make_model, monkeypatch, architecture):
-    monkeypatch.setattr(tree_module, "BLOCK", 3)
-    model = make_model(architecture, layers=2, heads=2, kv_heads=1)
-    tree = Tree.of(*padded(SEQUENCES))
-    with torch.no_grad():
-        hidden = tree.hidden(model.model)
-        for row, ids in enumerate(SEQUENCES):
-            alone = model.model(torch.tensor([ids]), use_cache=False).last_hidden_state[0]
-            assert_close(hidden[tree.nodes[row, : len(ids)]], alone, relative=1e-5)
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_random_trees_give_states_and_gradients_of_plain_forward_passes(make_model, monkeypatch, architecture):
     monkeypatch.setattr(tree_module, "BLOCK", 5)
     model = make_model(architecture, layers=2, heads=4, kv_heads=2).double()

@@ -1,4 +1,4 @@
-"""The plan: hours against hand-worked figures, advice that helps, and what Snakemake is told."""
+"""The plan: hours by hand, advice that helps, what Snakemake is told; memory against transformers and autograd."""
 
 import re
 import shutil
@@ -7,21 +7,39 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from transformers import AutoModel, AutoModelForCausalLM
 
 from command_line import error, output, run, set_to
-from conftest import ROOT
+from conftest import ARCHITECTURES, MODEL, ROOT
 from entropy_dynamics.cli import main
 from entropy_dynamics.config import configured_shorter_runs, known_names, load_config
+from entropy_dynamics.config.schema.model import ShapeConfig
+from entropy_dynamics.distributed.ranks import Ranks
+from entropy_dynamics.models.toy import build_toy_model, transformers_config
+from entropy_dynamics.models.toy_tokenizer import build_tokenizer
 from entropy_dynamics.planning.duration import sampling_seconds, training_seconds
-from entropy_dynamics.planning.footprint import GIB, checkpoint_buffers, training_memory
+from entropy_dynamics.planning.footprint import (
+    GIB,
+    block_activation_bytes,
+    checkpoint_buffers,
+    checkpoint_bytes,
+    critic_parameters,
+    parameters,
+    sampling_memory,
+    shape_of,
+    shard_bytes,
+    training_memory,
+)
 from entropy_dynamics.planning.plan import HOST_PER_RANK, Job, make_plan, needed_runs, resources
+from entropy_dynamics.training.checkpoints import Checkpoints
+from entropy_dynamics.training.critic import Critic
 
 CONFIGS, EXPERIMENTS = ROOT / "configs", ROOT / "experiments"
-MODEL = "qwen2.5-7b-instruct"
 
 
 def paper(method: str = "grpo", *overrides: str, model: str = MODEL, scale: str = "paper"):
-    return load_config(scale, model, method, overrides, CONFIGS)
+    return load_config(scale, model, method, overrides)
 
 
 def planned(scale: str, *overrides: str):
@@ -29,8 +47,6 @@ def planned(scale: str, *overrides: str):
 
 
 # ---------------------------------------------------------------- tokens and hours
-
-
 def test_tokens_and_runs_of_a_table():
     plan = planned("paper", "experiments=[table4]")
     assert [(job.name, job.count) for job in plan.jobs] == [("pass rates", 1), ("train, PPO", 3)]
@@ -70,16 +86,10 @@ def test_policies_are_planned_at_all_temperatures():
 def test_decoding_reads_the_weights_once_a_step():
     """One sequence at a time, no tail, no cache worth a byte: weights over bandwidth for every token."""
     config = paper(
-        "grpo",
-        "hardware.ranks=8",
-        "sampling.batch_size=1",
-        "sampling.max_new_tokens=100",
-        "plan.response_tokens=100",
-        "plan.prompt_tokens=1",
-        "plan.decode_step_ms=0",
-        "plan.gpus.A100.bandwidth_gb_s=1000",
-        "plan.gpus.A100.decoding_mbu=0.5",
-    )
+        "grpo", "hardware.ranks=8", "sampling.batch_size=1", "sampling.max_new_tokens=100",
+        "plan.response_tokens=100", "plan.prompt_tokens=1", "plan.decode_step_ms=0",
+        "plan.gpus.A100.bandwidth_gb_s=1000", "plan.gpus.A100.decoding_mbu=0.5",
+    )  # fmt: skip
     each = 2 * 7_615_616_512 / 500e9
     assert sampling_seconds(config, 80, trains=True) == pytest.approx(10 * 100 * each, rel=1e-3)  # 10 per rank
 
@@ -137,14 +147,7 @@ def test_a_measured_throughput_replaces_the_assumed_one():
 
 
 # ---------------------------------------------------------------- the command
-
-
-@pytest.fixture
-def in_repository(monkeypatch):
-    monkeypatch.chdir(ROOT)
-
-
-def test_the_paper_scale_fits_and_the_documentation_shows_its_plan(in_repository, capsys):
+def test_the_paper_scale_fits_and_the_documentation_shows_its_plan(capsys):
     shown, page = run(capsys, "plan", "--scale", "paper", "--markdown"), (ROOT / "docs/paper-scale.md").read_text()
 
     def first_table(text):
@@ -160,13 +163,13 @@ def test_the_paper_scale_fits_and_the_documentation_shows_its_plan(in_repository
         assert f" {planned('paper', f'plan.gpu={gpu}').gpu_hours:,.0f} " in page
 
 
-def test_the_gpu_scale_fits_into_about_a_day(in_repository, capsys):
+def test_the_gpu_scale_fits_into_about_a_day(capsys):
     text = run(capsys, "plan", "--scale", "gpu")
     assert f"{MODEL} (Qwen2.5-0.5B-Instruct)" in text  # never the paper's name alone
     assert float(re.search(r"In total (\d+) GPU-hours", text)[1]) < 26
 
 
-def test_eight_runs_of_toy_models_fit_on_one_gpu(in_repository, capsys):
+def test_eight_runs_of_toy_models_fit_on_one_gpu(capsys):
     assert f"{MODEL} (toy model)" in run(capsys, "plan", "--scale", "gpu-toy")
     jobs = planned("gpu-toy").jobs
     assert all(sum(phase.values()) < 79 / 8 * GIB for job in jobs for phase in job.memory.values())
@@ -175,27 +178,23 @@ def test_eight_runs_of_toy_models_fit_on_one_gpu(in_repository, capsys):
 @pytest.mark.parametrize(
     ("setting", "problem", "advice"),
     [
-        (
-            "training.tokens_per_micro_batch=131072",
-            "needs 122 GiB of 79 while training",
-            "tokens_per_micro_batch=32768",
-        ),
-        ("engine.gpu_memory_utilization=0.9", "needs 96 GiB of 79 while sampling", "gpu_memory_utilization=0.65"),
-        ("engine.gpu_memory_utilization=0.1", "has 0.0 GiB for the KV cache", "gpu_memory_utilization=0.25"),
-        ("hardware.ranks=1", "needs 136 GiB of 79 while sampling", "ranks=4"),
+        ("training.tokens_per_micro_batch=131072", "122 GiB of 79 while", "tokens_per_micro_batch=32768"),
+        ("engine.gpu_memory_utilization=0.9", "96 GiB of 79 while sampling", "gpu_memory_utilization=0.65"),
+        ("engine.gpu_memory_utilization=0.1", "0.0 GiB for the KV cache", "gpu_memory_utilization=0.25"),
+        ("hardware.ranks=1", "136 GiB of 79 while sampling", "ranks=4"),
     ],
 )
-def test_a_job_that_does_not_fit_is_named_with_a_setting_that_does(setting, problem, advice, in_repository, capsys):
+def test_a_job_that_does_not_fit_is_named_with_a_setting_that_does(setting, problem, advice, capsys):
     plan = ["plan", "--scale", "paper", "--set", "experiments=[figure1]"]
     out, err = output(capsys, *plan, "--set", setting, code=2)
     assert "In total" in out  # the tables are printed nevertheless
     section = setting.partition(".")[0]
-    assert re.fullmatch(rf"error: qwen2.5-7b-instruct[\w ]* {problem}.*: set {section}.{advice}\n", err)
+    assert re.fullmatch(rf"error: qwen2.5-7b-instruct[\w ]* (needs|has) {problem}.*: set {section}.{advice}\n", err)
     assert main([*plan, "--set", setting, "--set", f"{section}.{advice}"]) == 0
 
 
 @pytest.mark.parametrize("scale", known_names("scale", CONFIGS))
-def test_every_scale_passes_its_own_plan(scale, in_repository, capsys):
+def test_every_scale_passes_its_own_plan(scale, capsys):
     assert run(capsys, "plan", "--scale", scale).startswith(f"Scale {scale} ")
 
 
@@ -210,7 +209,7 @@ def test_every_scale_passes_its_own_plan(scale, in_repository, capsys):
         ),
     ],
 )
-def test_the_config_accepts_what_a_plan_advises(scale, settings, advice, in_repository, capsys):
+def test_the_config_accepts_what_a_plan_advises(scale, settings, advice, capsys):
     plan = ["plan", "--scale", scale, *set_to(settings)]
     err = output(capsys, *plan, code=2)[1]
     setting = err.rstrip("\n").rpartition(": set ")[2]
@@ -218,7 +217,7 @@ def test_the_config_accepts_what_a_plan_advises(scale, settings, advice, in_repo
     assert main([*plan, "--set", setting]) == 0
 
 
-def test_a_target_without_runs_has_a_plan(in_repository, capsys):
+def test_a_target_without_runs_has_a_plan(capsys):
     line = "Scale smollm2-gpu runs on A100 GPUs: 0 training runs and 0 evaluations of untrained models.\n"
     assert run(capsys, "plan", "--scale", "smollm2-gpu", "--target", "extras") == line
 
@@ -231,7 +230,7 @@ def test_policies_left_to_shorter_runs_take_disk_space():
 
 
 @pytest.mark.parametrize("scale", known_names("scale", CONFIGS))
-def test_what_a_run_leaves_is_read_by_an_experiment(scale, in_repository):
+def test_what_a_run_leaves_is_read_by_an_experiment(scale):
     config, needed = load_config(scale), set()
     for target in (None, "controls"):
         needed |= {run.path for run in needed_runs(config, target)["train"]}
@@ -243,19 +242,8 @@ def test_what_a_run_leaves_is_read_by_an_experiment(scale, in_repository):
     assert [path for path in left if path not in needed] == []
 
 
-@pytest.mark.parametrize("value", ["10", "[ten]"])
-def test_a_wrong_list_of_steps_is_named(tmp_path, monkeypatch, capsys, value):
-    for folder in (CONFIGS, EXPERIMENTS):
-        shutil.copytree(folder, tmp_path / folder.name)
-    monkeypatch.chdir(tmp_path)
-    Path("configs/machine.yaml").write_text(
-        f"overrides: [{{for: {{scale: laptop}}, training: {{keep_steps: {value}}}}}]"
-    )
-    assert error(capsys, "plan").startswith("configs/machine.yaml, for {scale: laptop}: training.keep_steps")
-
-
 @pytest.mark.parametrize("row", ["48 GB", "two of 24 GB", "one of 24 GB"])
-def test_the_gpu_scale_fits_on_smaller_cards_as_the_page_says(row, in_repository, capsys):
+def test_the_gpu_scale_fits_on_smaller_cards_as_the_page_says(row, capsys):
     page = (ROOT / "docs" / "paper-scale.md").read_text()
     settings = ["plan.gpu=L40S", "engine.gpu_memory_utilization=0.5"]
     if row != "48 GB":
@@ -271,13 +259,13 @@ def test_the_gpu_scale_fits_on_smaller_cards_as_the_page_says(row, in_repository
     assert re.search(rf"\b{hours} GPU-hours", line)
 
 
-def test_a_pretrained_model_on_a_cpu_has_a_plan(in_repository, capsys):
+def test_a_pretrained_model_on_a_cpu_has_a_plan(capsys):
     """Weights, gradients and Adam's moments in fp32, and activations without a logits block."""
     settings = ["experiments=[table1]", "toy_models[qwen3-4b-base]=null"]
     out = run(capsys, "plan", "--scale", "laptop", *set_to(settings))
     rows = [line.split() for line in out.splitlines() if line.startswith("qwen3-4b-base")]
     assert [row[1:4] for row in rows] == [["train,", "GRPO", "15"], ["evaluate", "5", "20"]]
-    config = load_config("laptop", "qwen3-4b-base", "grpo", settings, CONFIGS)
+    config = load_config("laptop", "qwen3-4b-base", "grpo", settings)
     parameters = 4_022_468_096
     memory = training_memory(config)
     assert memory["shards"] == 16 * parameters
@@ -286,9 +274,12 @@ def test_a_pretrained_model_on_a_cpu_has_a_plan(in_repository, capsys):
     assert train["gpu"] == evaluate["gpu"] == 0
     assert train["mem_mb"] * 1e6 > 16 * parameters + memory["activations"]
     assert 4 * parameters < evaluate["mem_mb"] * 1e6 < 8 * parameters
-    kept = load_config("laptop", "qwen3-4b-base", "grpo", [*settings, "training.single_forward_tokens=100000"], CONFIGS)
+    kept = load_config("laptop", "qwen3-4b-base", "grpo", [*settings, "training.single_forward_tokens=100000"])
     assert training_memory(kept)["activations"] > memory["activations"]  # the graphs of the scoring pass
-    assert resources(load_config("laptop", MODEL, "grpo", settings, CONFIGS), "train")["mem_mb"] < 5_000  # a toy
+    assert resources(load_config("laptop", MODEL, "grpo", settings), "train")["mem_mb"] < 5_000  # a toy
+
+
+HUB = f"{{source: hub, repository: a/b, revision: {'a' * 40}}}"
 
 
 @pytest.mark.parametrize(
@@ -297,16 +288,10 @@ def test_a_pretrained_model_on_a_cpu_has_a_plan(in_repository, capsys):
         (["plan.gpu=V100"], "gpu is 'V100'; it should be one of A100, H100, H200"),
         ([f"plan.measured[{MODEL}].sampled=5"], f"no value for plan.measured[{MODEL}].trained"),
         ([f"models=[{MODEL}]", "experiments=[table2]"], "has no model 'distill-llama-8b'"),
-        (
-            [
-                f"data.evaluation.aime26={{source: hub, repository: a/b, revision: {'a' * 40}}}",
-                "evaluation.samples.aime26=4",
-            ],
-            "plan.problems has no 'aime26'",
-        ),
+        ([f"data.evaluation.aime26={HUB}", "evaluation.samples.aime26=4"], "plan.problems has no 'aime26'"),
     ],
 )
-def test_mistakes_are_named(settings, message, in_repository, capsys):
+def test_mistakes_are_named(settings, message, capsys):
     assert message in error(capsys, "plan", "--scale", "paper", *set_to(settings))
 
 
@@ -321,8 +306,6 @@ def test_the_example_of_the_machine_file_fits(tmp_path, monkeypatch, capsys):
 
 
 # ---------------------------------------------------------------- for Snakemake
-
-
 def test_resources_cover_the_plan():
     plan = planned("paper", "experiments=[table4]")
     host = max(job.host for job in plan.jobs if job.trains)
@@ -332,7 +315,7 @@ def test_resources_cover_the_plan():
     assert train["mem_mb"] * 1e6 >= host >= 8 * HOST_PER_RANK + checkpoint_buffers(paper())
     assert train["runtime"] == pytest.approx(2 * 60 * hours["clip_b"], abs=1)
     for stage in ("pass_rates", "evaluate"):
-        assert resources(load_config("paper", MODEL, configs=CONFIGS), stage)["gpu"] == 4
+        assert resources(load_config("paper", MODEL), stage)["gpu"] == 4
     assert all(isinstance(value, int) and value > 0 for value in train.values())
     assert resources(paper("ppo_clip_b"), "train") == train | {"runtime": 24 * 60}  # it resumes in the next job
 
@@ -363,5 +346,136 @@ from entropy_dynamics.cli import main
 main(["plan", "--scale", "laptop"])
 print([name for name in ("torch", "transformers", "pandas", "pyarrow", "matplotlib", "scipy") if name in sys.modules])
 """
-    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.splitlines()[-1] == "[]"
+
+
+# ---------------------------------------------------------------- sizes of models and memory of a GPU
+# Parameters in the safetensors files on the Hugging Face Hub.
+PUBLISHED = {
+    "Qwen/Qwen2.5-7B-Instruct": 7_615_616_512, "Qwen/Qwen2.5-14B-Instruct": 14_770_033_664,
+    "Qwen/Qwen3-4B-Base": 4_022_468_096, "deepseek-ai/DeepSeek-R1-Distill-Llama-8B": 8_030_261_248,
+    "Qwen/Qwen2.5-0.5B-Instruct": 494_032_768, "Qwen/Qwen2.5-1.5B-Instruct": 1_543_714_304,
+    "Qwen/Qwen3-0.6B-Base": 596_049_920, "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": 1_777_088_000,
+}  # fmt: skip
+
+
+# ---------------------------------------------------------------- sizes
+@pytest.mark.parametrize(
+    ("scale", "model"),
+    [(scale, model) for scale in ("paper", "gpu") for model in load_config(scale).models],
+)
+def test_parameters_are_those_of_the_real_architecture(scale, model):
+    config = paper(scale=scale, model=model).model
+    with torch.device("meta"):
+        real = AutoModelForCausalLM.from_config(transformers_config(config.shape))
+    assert parameters(config.shape) == real.num_parameters()
+    assert critic_parameters(config.shape) == real.model.num_parameters() + config.shape.hidden_size + 1
+    assert parameters(config.shape) == PUBLISHED.get(config.pretrained, real.num_parameters())
+
+
+@pytest.mark.parametrize("scale", ["laptop", "rehearsal", "gpu-toy"])
+def test_the_shape_of_a_toy_model_is_its_own(scale):
+    for model in load_config(scale).models:
+        config = load_config(scale, model)
+        spec = config.toy_models[model]
+        with torch.device("meta"):
+            toy = build_toy_model(spec, build_tokenizer(spec.tokenizer))
+        assert parameters(shape_of(config)) == toy.num_parameters()
+
+
+@pytest.mark.parametrize(
+    ("architecture", "sizes"),
+    [*zip(ARCHITECTURES, [(64, 192, 4, 2), (128, 192, 8, 2), (64, 384, 4, 4)], strict=True)],
+)
+def test_a_block_keeps_as_many_bytes_as_autograd_saves(architecture, sizes):
+    hidden, intermediate, heads, kv_heads = sizes
+    shape = ShapeConfig(
+        architecture=architecture, layers=1, hidden_size=hidden, intermediate_size=intermediate,
+        heads=heads, kv_heads=kv_heads, head_size=16, vocabulary=32, tied_embeddings=True,
+    )  # fmt: skip
+    model = AutoModel.from_config(transformers_config(shape, attn_implementation="sdpa")).to(torch.bfloat16)
+    weights = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
+    tokens, kept = 64, {}
+
+    def keep(tensor):
+        kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    states = torch.randn(1, tokens, hidden, dtype=torch.bfloat16, requires_grad=True)
+    positions = torch.arange(tokens)[None]
+    rope = model.rotary_emb(states, positions)
+    outside = weights | {
+        rope[0].untyped_storage().data_ptr(),
+        rope[1].untyped_storage().data_ptr(),
+    }  # shared by all blocks
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        model.layers[0](states, position_embeddings=rope, position_ids=positions, attention_mask=None)
+    saved = sum(tensor.untyped_storage().nbytes() for place, tensor in kept.items() if place not in outside)
+    assert block_activation_bytes(shape) == saved / tokens
+
+
+# ---------------------------------------------------------------- memory of a GPU
+def test_bytes_of_a_shard():
+    assert shard_bytes(paper(), 16) == 16 * 7_615_616_512 / 4
+    critic = 7_615_616_512 - 152_064 * 3_584 + 3_584 + 1  # without the output head, with one value instead
+    assert shard_bytes(paper("ppo"), 16) == 16 * (7_615_616_512 + critic) / 8
+
+
+def test_the_engine_gets_its_share_of_the_gpu():
+    parts = sampling_memory(
+        paper("grpo", "engine.gpu_memory_utilization=0.5", "plan.gpus.A100.memory_gib=80"), trains=False
+    )
+    assert parts["engine weights"] + parts["KV cache"] + parts["engine"] == pytest.approx(40 * GIB)
+    assert parts["engine weights"] == 2 * 7_615_616_512
+    fixed = sampling_memory(paper("grpo", "engine.kv_cache_gib=10"), trains=True)
+    assert fixed["KV cache"] == 10 * GIB
+    assert set(fixed) - set(parts) == {"shards"}
+
+
+@pytest.mark.parametrize(("method", "tied"), [("grpo", True), ("grpo", False), ("ppo", False)])
+def test_a_checkpoint_on_disk_is_as_large_as_planned(tmp_path, monkeypatch, method, tied):
+    for module in ("training.checkpoints", "planning.footprint"):
+        monkeypatch.setattr(f"entropy_dynamics.{module}.CHECKPOINT_FILE_BYTES", 2**20)
+    sizes = {"layers": 2, "hidden_size": 192, "intermediate_size": 512, "heads": 4, "kv_heads": 2, "head_size": 48}
+    shape = ShapeConfig(architecture="qwen2", vocabulary=2000, tied_embeddings=tied, **sizes)
+    config = paper(method)
+    config = config.model_copy(update={"model": config.model.model_copy(update={"shape": shape})})
+    policy = AutoModelForCausalLM.from_config(transformers_config(shape))
+    modules = {"policy": policy}
+    if method == "ppo":
+        modules["critic"] = Critic(AutoModel.from_config(transformers_config(shape)), 192)
+    trained = {name: (module, torch.optim.AdamW(module.parameters())) for name, module in modules.items()}
+    Checkpoints(tmp_path, Ranks(), made_from={}, made_by={}, kept=1).save(trained, [{"step": 0}], {})
+    on_disk = [path.stat().st_size for path in tmp_path.rglob("*.*") if path.is_file()]
+    assert checkpoint_bytes(config) == pytest.approx(sum(on_disk), rel=0.01)
+    assert len(on_disk) > 5
+    assert 3 * max(on_disk) <= checkpoint_buffers(config)  # a file is held three times while it is written
+
+
+def test_a_native_engine_on_ranks_keeps_its_weights_during_an_update():
+    """The native engine does not sleep; without ranks it samples from the policy itself."""
+    vllm, native = training_memory(paper()), training_memory(paper("grpo", "engine.name=native"))
+    assert native == vllm | {"engine weights": 2 * 7_615_616_512}
+    assert "engine weights" not in training_memory(paper(scale="laptop"))
+
+
+def test_an_accumulated_gradient_is_unsharded():
+    """FSDP2 without gradient sync accumulates micro-batches in fp32, unsharded: 4 bytes per parameter of 14.77e9."""
+    model = "qwen2.5-14b-instruct"
+    often = training_memory(paper(model=model))
+    once = training_memory(paper("grpo", "training.reduce_every_micro_batch=false", model=model))
+    root = 2 * 152_064 * 5_120 + 5_120
+    whole = 4 * 14_770_033_664
+    assert once["gradients in flight"] == pytest.approx(whole - whole / 8 + 2 * root)  # an eighth is in the shards
+    assert often["gradients in flight"] == 6 * root
+
+
+def test_checkpointing_keeps_one_block_instead_of_all():
+    few, many = (
+        training_memory(paper("grpo", f"training.activation_checkpointing={kind}"))["activations"]
+        for kind in ("full", "none")
+    )
+    shape = paper().model.shape
+    assert few == training_memory(paper())["activations"]
+    assert many - few == 27 * 16_384 * block_activation_bytes(shape)

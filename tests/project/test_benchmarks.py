@@ -28,7 +28,6 @@ METRICS = {  # two steps each, of 7 and of 5 seconds; 2 more of clip_b are its e
 
 @pytest.fixture
 def reproduce(monkeypatch):
-    monkeypatch.chdir(ROOT)
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     import reproduce
 

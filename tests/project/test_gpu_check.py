@@ -18,9 +18,8 @@ import torch
 from conftest import ROOT
 from entropy_dynamics.config import load_config
 from entropy_dynamics.models.toy import build_toy_model
-from fault_harness import wait_until
+from fault_harness import alive, wait_until
 from preloaded import program
-from processes import alive
 
 WITHOUT = """
 import sys
@@ -59,7 +58,6 @@ def records(traces):
     paths = [str(out), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
     run = subprocess.run(
         [*command, "--out", str(out), "--work", str(out / "work")],
-        cwd=ROOT,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
         capture_output=True,
         text=True,
@@ -123,7 +121,7 @@ def test_end_to_end_reaches_table_1_and_a_killed_run_resumes(records):
     record = records["end_to_end"]
     assert record["killed"]["exit_code"] == -9
     assert record["resumed_against_undisturbed"] == {"steps": 4, "weights": 0, "entropy_nats": 0}
-    config = load_config("gpu-toy", configs=ROOT / "configs")
+    config = load_config("gpu-toy")
     assert [(row["model"], row["method"]) for row in record["table1"]] == [
         (model, method) for model in config.models for method in ("base", "grpo", "clip_b", "clip_v")
     ]
@@ -141,7 +139,6 @@ def test_seeds_continue_what_end_to_end_left(records):
 
 @pytest.fixture
 def gpu_check(monkeypatch):
-    monkeypatch.chdir(ROOT)
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     monkeypatch.setattr(os, "environ", os.environ.copy())
     return import_module("gpu_check")
@@ -224,7 +221,7 @@ def test_a_case_starts_if_there_is_time(gpu_check, monkeypatch, tmp_path, second
 @pytest.mark.parametrize("number", [SIGTERM, pytest.param(SIGKILL, marks=pytest.mark.long)])
 def test_a_case_that_imports_ends_with_a_killed_command(tmp_path, number):
     command = [sys.executable, "benchmarks/gpu_check.py", "kernels", "--tiny", "--out", str(tmp_path)]
-    check = subprocess.Popen([*command, "--work", str(tmp_path)], cwd=ROOT)
+    check = subprocess.Popen([*command, "--work", str(tmp_path)])
     children: set[int] = set()
     while len(children) < 2:  # a case, and multiprocessing's resource tracker
         assert check.poll() is None
@@ -247,7 +244,7 @@ def test_tests_marked_gpu_are_skipped_with_a_reason(stage, monkeypatch):
 
 
 def test_the_scale_has_models_of_50_million_parameters(tokenizer):
-    config = load_config("gpu-toy", configs=ROOT / "configs")
+    config = load_config("gpu-toy")
     with torch.device("meta"):
         sizes = [build_toy_model(config.toy_models[model], tokenizer).num_parameters() for model in config.models]
     assert all(45e6 < size < 55e6 for size in sizes)

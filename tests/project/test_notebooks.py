@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from nbclient import NotebookClient
 
-from conftest import ROOT, SETS
+from conftest import MODEL, ROOT, SETS
 from entropy_dynamics.config import load_config
 from entropy_dynamics.models.storage import save_policy
 from entropy_dynamics.results.files import write_json, write_parquet
@@ -16,7 +16,6 @@ from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.stages.train import train
 from entropy_dynamics.tasks.files import write_problems
 
-MODEL = "qwen2.5-7b-instruct"
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
@@ -46,7 +45,7 @@ def results(tmp_path, tokenizer, problems, make_model) -> Path:
     small = ["training.steps=2", "training.group_size=4", "sampling.max_new_tokens=12"]
     for method in ("grpo", "clip_b"):
         clip = ["method.params.mu=0.1"] if method == "clip_b" else []
-        train(load_config("smoke", MODEL, method, small + clip, ROOT / "configs"), layout, method, 0)
+        train(load_config("smoke", MODEL, method, small + clip), layout, method, 0)
     return tmp_path
 
 

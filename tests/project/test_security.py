@@ -12,12 +12,9 @@ from pathlib import Path
 import pytest
 
 from command_line import set_to
-from conftest import ROOT, SMALL
-
-MODEL = "qwen2.5-7b-instruct"
+from conftest import MODEL, ROOT, SMALL
 
 # ---------------------------------------------------------------- the source
-
 UNSAFE = """
 import pickle
 import torch
@@ -36,7 +33,7 @@ dist.all_gather_object(out, thing)
 def test_the_linter_refuses_what_runs_or_unpickles_files():
     """`make lint` holds src, benchmarks and notebooks to it."""
     command = [sys.executable, "-m", "ruff", "check", "--output-format", "concise", "--stdin-filename", "src/unsafe.py"]
-    run = subprocess.run([*command, "-"], input=UNSAFE, cwd=ROOT, capture_output=True, text=True)
+    run = subprocess.run([*command, "-"], input=UNSAFE, capture_output=True, text=True)
     refused = {int(number) for number in re.findall(r"unsafe.py:(\d+):\d+: (?:S|TID)\d+", run.stdout)}
     assert refused == {2, 6, 7, 8, 9, 10, 11, 12}
 
@@ -47,7 +44,6 @@ def test_no_code_of_a_model_is_trusted():
 
 
 # ---------------------------------------------------------------- what is written, and who is called
-
 # Every started process and its children record their requests to the network, which are refused. Python reports its own
 # sockets to audit hooks; the Hub's Rust client is called only after such a request.
 WATCH = """
@@ -92,7 +88,6 @@ def watched(tmp_path: Path, program: str, *arguments: str) -> tuple[subprocess.C
     paths = os.pathsep.join(filter(None, [str(tmp_path / "watch"), os.environ.get("PYTHONPATH")]))
     run = subprocess.run(
         [sys.executable, "-c", program, *arguments],
-        cwd=ROOT,
         env=free | {"PYTHONPATH": paths, "WATCHED": str(asked), "HF_HOME": str(tmp_path / "cache")},
         capture_output=True,
         text=True,
@@ -140,8 +135,6 @@ def test_every_written_file_is_of_a_kind_that_runs_nothing(small_run):
 
 
 # ---------------------------------------------------------------- models that come with code
-
-
 @pytest.fixture
 def hostile(tmp_path, make_model, tokenizer, monkeypatch) -> tuple[Path, Path]:
     """A model whose configs name its own code, and a file that this code creates."""
@@ -194,7 +187,6 @@ def test_the_hostile_model_has_code_to_run(hostile):
 
 
 # ---------------------------------------------------------------- known vulnerabilities
-
 VULNERABLE = {"name": "jinja2", "version": "3.0.0", "vulns": [{"id": "PYSEC-1", "fix_versions": ["3.1.6"]}]}
 FINE = {"name": "tqdm", "version": "4.67.0", "vulns": []}
 UNKNOWN = {"name": "yte", "version": "1.9.4", "skip_reason": "not found"}

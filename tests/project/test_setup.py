@@ -63,8 +63,6 @@ def imported(room: str) -> set[str]:
 
 
 # ---------------------------------------------------------------- make
-
-
 @pytest.mark.parametrize(("version", "fits"), [("3.10", False), ("3.13", True), ("3.14", False)])
 def test_make_names_the_pythons_that_it_can_use(tmp_path, version, fits):
     """A Python that says it has that version, and refuses to make an environment."""
@@ -84,7 +82,6 @@ def test_make_names_the_pythons_that_it_can_use(tmp_path, version, fits):
 
 
 # ---------------------------------------------------------------- the lock file
-
 LOCK = ROOT / "requirements.lock"
 NOT_LOCKED = {"torch", "triton"}  # a build for every kind of machine, and the other's version follows from torch's
 

@@ -105,11 +105,8 @@ def test_a_reader_clicks_through_to_a_table_and_a_figure(report, browser):
     browser.execute_script(f"{still}; document.head.append(s)")
     assert "smoke scale" in browser.find_element("id", "app").text
     assert [one.text for one in browser.find_elements("xpath", "//nav//li/a/span") if one.text[:1].isdigit()] == [
-        "1 Claims",
-        "2 Tables",
-        "3 Figures",
-        "5 Runs",
-    ]
+        "1 Claims", "2 Tables", "3 Figures", "5 Runs",
+    ]  # fmt: skip
     click(browser, "//a[text()='1 Claims']")  # in the text, not in the menu
     click(browser, row_of("All claims, tables and figures") + "//a[1]")
     browser.switch_to.frame(browser.find_element("tag name", "iframe"))
@@ -155,8 +152,6 @@ def test_the_report_holds_every_result_and_caption_without_a_browser_too(report)
 
 
 # ---------------------------------------------------------------- our own page
-
-
 @pytest.fixture
 def page(report) -> Path:
     return report.parent / "results" / SCALE / "report.html"
@@ -189,7 +184,6 @@ def test_a_page_without_results_is_one_line(tmp_path):
 
 
 # ---------------------------------------------------------------- while runs go on, and their tokens
-
 STEPS = "{} 3/10  entropy 0.500  accuracy 0.100  9 s left\n{} 6/10  entropy 0.250  accuracy 0.400  4 s left\n"
 
 
@@ -206,15 +200,12 @@ def live(page, tmp_path) -> Results:
             values = {name: torch.randn(4, 5, generator=random) for name in (*STATISTICS, "advantage", "weight")}
             write_token_samples(
                 layout.token_samples(MODEL, method, 0) / f"step{step}.parquet",
-                torch.tensor([0, 0, 1, 1]),
-                torch.tensor([[True] * 5, [True] * 4 + [False]] * 2),
-                torch.arange(20).reshape(4, 5),
-                SimpleNamespace(**values),
-                values["advantage"],
+                torch.tensor([0, 0, 1, 1]), torch.tensor([[True] * 5, [True] * 4 + [False]] * 2),
+                torch.arange(20).reshape(4, 5), SimpleNamespace(**values), values["advantage"],
                 (values["weight"] > (0 if step < 2 else -9)).float(),
                 lambda token: f"<b>{token}" if token == 3 else f"t{token}",
                 lambda row: {"prompt": f"prompt {row // 2}", "correct": row == 0},
-            )
+            )  # fmt: skip
     for seed in (7, 8):
         log = layout.log("runs", MODEL, "clip_v", f"{seed}")
         log.parent.mkdir(parents=True, exist_ok=True)

@@ -126,11 +126,10 @@ def test_a_table_has_the_seeds_whose_runs_are_all_there(results, tmp_path):
         draw("table1", folder, SEEDS)
 
 
-def test_draw_says_what_lacks_runs(tmp_path, monkeypatch, capsys):
+def test_draw_says_what_lacks_runs(tmp_path, capsys):
     folder = tmp_path / SCALE
     write_all(folder, SEEDS, names=["table1"])
     Run(MODEL, "grpo", 1).evaluation_file(folder, "aime25").unlink()
-    monkeypatch.chdir(ROOT)
     options = ["--scale", SCALE, "--results", str(tmp_path), "--set", "seeds.tables=3", "--set", "seeds.extras=1"]
     assert main(["draw", "table1", *options]) == 0
     assert capsys.readouterr().err == "table1: 2 of 3 seeds, as the others lack runs\n"

@@ -6,7 +6,6 @@ import sys
 
 import pytest
 
-from conftest import ROOT
 from entropy_dynamics.config import load_config
 from entropy_dynamics.config.versions import versions_of
 from entropy_dynamics.methods import method_types
@@ -123,9 +122,9 @@ def test_results_without_versions_are_those_of_the_code_of_now():
 
 
 def test_a_run_has_the_versions_of_its_method_and_of_what_its_sets_use():
-    config = load_config("laptop", "qwen2.5-7b-instruct", "clip_b", configs=ROOT / "configs")
+    config = load_config("laptop", "qwen2.5-7b-instruct", "clip_b")
     assert sorted(versions_of(config)) == [
         *("generators.countdown", "graders.countdown", "methods.clip_b", "solutions.countdown")
     ]
-    config = load_config("paper", "qwen2.5-7b-instruct", "grpo", configs=ROOT / "configs")
+    config = load_config("paper", "qwen2.5-7b-instruct", "grpo")
     assert sorted(versions_of(config)) == ["graders.math", "methods.grpo"]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from conftest import ROOT
+from conftest import MODEL
 from entropy_dynamics.config import load_config
 from entropy_dynamics.distributed import devices
 from entropy_dynamics.distributed.devices import memory_bytes
@@ -12,7 +12,6 @@ from entropy_dynamics.planning.footprint import GIB, sampling_memory
 from entropy_dynamics.sampling import native
 from entropy_dynamics.sampling.native import NativeSampler, open_engine
 
-MODEL = "qwen2.5-7b-instruct"
 HOW = {"samples": 5, "temperature": 1.0, "max_new_tokens": 12, "stream": "test"}
 
 
@@ -60,7 +59,7 @@ def test_an_engine_takes_half_of_its_processs_memory(shared_model, tokenizer, tm
     monkeypatch.setattr(native, "memory_bytes", lambda device: {"cpu": 1000, "cuda": 4000}[device.type])
 
     def bound(ranks, *overrides):
-        config = load_config("smoke", MODEL, overrides=overrides, configs=ROOT / "configs")
+        config = load_config("smoke", MODEL, overrides=overrides)
         more = {"model": shared_model, "with_training": False}
         return open_engine(config, tmp_path, tokenizer, ranks=ranks, **more).cache_bytes
 
@@ -92,7 +91,7 @@ def test_the_memory_of_a_cpu_is_that_of_the_job(tmp_path, monkeypatch):
 def test_the_plan_knows_the_bound():
     def cache(*overrides):
         native_engine = ["engine.name=native", "engine.dtype=float32", "plan.gpu=A100", *overrides]
-        config = load_config("gpu", MODEL, overrides=native_engine, configs=ROOT / "configs")
+        config = load_config("gpu", MODEL, overrides=native_engine)
         return sampling_memory(config, trains=False)["KV cache"]
 
     full = 512 * 3072 * 2 * 24 * 2 * 64 * 4

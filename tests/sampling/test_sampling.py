@@ -1,6 +1,8 @@
 """The native engine against decoding without a cache, its independence of batches, and the registry."""
 
+import sys
 from importlib import import_module
+from types import ModuleType, SimpleNamespace
 from typing import Literal
 
 import numpy as np
@@ -9,7 +11,6 @@ import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from command_line import error
-from conftest import ROOT
 from entropy_dynamics import sampling
 from entropy_dynamics.config import load_config
 from entropy_dynamics.config.schema import engines
@@ -17,6 +18,8 @@ from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.models.storage import save_policy
 from entropy_dynamics.sampling import Prompt, Rollout, Sampler, open_sampler, sample_seed
 from entropy_dynamics.sampling.native import NativeSampler, ReplicaSampler, _draw, _noise, open_engine
+from entropy_dynamics.sampling.vllm import VLLMSampler
+from fake_vllm import FakeLLM
 from reference import log_probabilities, slow_stats
 
 NEW_TOKENS = 30
@@ -255,15 +258,12 @@ def test_frequencies_are_those_of_the_softmax(make_model, sampler_of, prompts, t
 
 
 # ---------------------------------------------------------------- the registry of engines
-
-
 @pytest.mark.parametrize(
     "command",
     [["train", "--model", "qwen2.5-7b-instruct", "--method", "grpo", "--seed", "0"], ["plan"]],
     ids=lambda command: command[0],
 )
-def test_an_unknown_engine_is_an_error_before_any_model_is_loaded(tmp_path, monkeypatch, capsys, command):
-    monkeypatch.chdir(ROOT)
+def test_an_unknown_engine_is_an_error_before_any_model_is_loaded(tmp_path, capsys, command):
     scale = "gpu" if command == ["plan"] else "smoke"
     options = ["--scale", scale, "--results", str(tmp_path), "--set", "engine.name=vlm"]
     said = error(capsys, *command, *options)  # not: no model there
@@ -294,7 +294,7 @@ def test_a_new_engine_is_its_settings_and_its_sampler(tmp_path, monkeypatch, pro
     module = import_module("entropy_dynamics.sampling.parrot")
     monkeypatch.setattr(module, "open_engine", lambda *_, **__: Parrot(), raising=False)
     overrides = ["engine.name=parrot", "engine.words=4"]
-    config = load_config("smoke", "qwen2.5-7b-instruct", overrides=overrides, configs=ROOT / "configs")
+    config = load_config("smoke", "qwen2.5-7b-instruct", overrides=overrides)
     assert config.engine.words == 4
     with open_sampler(config, tmp_path, tokenizer, Ranks()) as sampler:
         assert [one.token_ids for one in sample(sampler, prompts[:2], samples=1)] == [p.token_ids for p in prompts[:2]]
@@ -310,7 +310,7 @@ def test_rollouts_have_log_p_where_it_is_asked_for(model, tokenizer, tmp_path, s
             pass
 
     save_policy(model, tokenizer, tmp_path)
-    config = load_config("smoke", "qwen2.5-7b-instruct", configs=ROOT / "configs")
+    config = load_config("smoke", "qwen2.5-7b-instruct")
     for with_logp in (False, True):
         with open_sampler(config, tmp_path, tokenizer, Alone(size=size), with_logp=with_logp) as sampler:
             assert getattr(sampler, "engine", sampler).returns_logp == with_logp
@@ -319,9 +319,43 @@ def test_rollouts_have_log_p_where_it_is_asked_for(model, tokenizer, tmp_path, s
 def test_a_replica_in_bfloat16_has_the_rounded_weights_and_exact_rotary_frequencies(model, tokenizer, tmp_path):
     save_policy(model, tokenizer, tmp_path)
     overrides = ["engine.dtype=bfloat16", "hardware.ranks=1"]
-    config = load_config("smoke", "qwen2.5-7b-instruct", overrides=overrides, configs=ROOT / "configs")
+    config = load_config("smoke", "qwen2.5-7b-instruct", overrides=overrides)
     replica = open_engine(config, tmp_path, tokenizer, ranks=Ranks(), model=None, with_training=True).model
     exact = dict(model.named_parameters())
     assert all(torch.equal(own, exact.pop(name).bfloat16()) for name, own in replica.named_parameters())
     assert not exact
     assert torch.equal(replica.model.rotary_emb.inv_freq, model.model.rotary_emb.inv_freq)  # fp32, as the trainer's
+
+
+# ---------------------------------------------------------------- vLLM's adapter around a recording engine
+@pytest.fixture
+def start(shared_model, tokenizer, tmp_path, monkeypatch):
+    """`start()`: a sampler on a fake vLLM."""
+    save_policy(shared_model, tokenizer, tmp_path)
+
+    def make():
+        vllm = ModuleType("vllm")
+        vllm.LLM, vllm.SamplingParams = FakeLLM, SimpleNamespace
+        monkeypatch.setitem(sys.modules, "vllm", vllm)
+        return VLLMSampler(tmp_path, config=load_config("rehearsal").engine, end_tokens=[1], max_tokens=9, batch_size=1)
+
+    return make
+
+
+def test_after_a_sleep_nothing_is_sampled_before_a_push(start):
+    """A sleep drops the weights and the cache; the cache is back only after the weights have arrived."""
+    sampler = start()
+    sampler.sleeps = True  # as on a GPU
+    engine, how = sampler._llm, {"samples": 1, "temperature": 1.0, "max_new_tokens": 2, "stream": "test"}
+    sampler.sleep()
+    sampler.sleep()
+    with pytest.raises(RuntimeError, match="after a sleep without a push"):
+        sampler.sample([Prompt("p", [3])], **how)
+    assert engine.calls == [("sleep", 2)]
+    sampler.push([("model.embed_tokens.weight", torch.zeros(2, 2))])
+    (rollout,) = sampler.sample([Prompt("p", [3])], **how)
+    assert (rollout.token_ids, rollout.logp) == ([1], [-0.5])
+    assert engine.calls[1:] == [
+        ("wake_up", "weights"), ("reload_weights", "model.embed_tokens.weight", "lm_head.weight"),
+        ("reset_prefix_cache",), ("wake_up", "kv_cache"), ("generate", 1),
+    ]  # fmt: skip

@@ -106,12 +106,8 @@ def test_real_problems_were_evaluated(results, project, environment):
     assert rows["problem_id"].str.startswith("aime2024-").all()
     shown = subprocess.run(
         [BIN / "entropy-dynamics", "prompt", "--scale", "rehearsal", "--model", MODELS[1], "--problem", "aime2024-I-1"],
-        cwd=project,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+        cwd=project, env=environment, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
     assert shown.startswith("System:Please reason step by step")
     assert "Every morning Aya goes for a $9$-kilometer-long walk" in shown
 
@@ -135,7 +131,6 @@ def test_a_killed_rank_ends_the_run_and_the_next_call_resumes_it(project, result
     assert run.returncode == 2
     assert "error: rank 1 of 2 was ended by SIGKILL" in said.splitlines()[-1]
     assert not (results / "runs" / MODELS[0] / "grpo" / "seed7").exists()
-
     done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=True)
     assert "resumes from the checkpoint after step" in done.stderr
     metrics = pd.read_parquet(results / "runs" / MODELS[0] / "grpo" / "seed7" / "metrics.parquet")
@@ -151,3 +146,25 @@ def rank_of(project: Path, rank: int) -> int:
             if runs and process.environ().get("RANK") == str(rank):
                 return process.pid
     raise AssertionError(f"no rank {rank} in {project}")
+
+
+# ---------------------------------------------------------------- the scale smollm2
+MODEL = "smollm2-135m-instruct"
+MEAN, LARGEST = 1e-4, 1e-3  # nats; fp32 on both sides
+
+
+def test_its_log_probabilities_are_the_trainers(tmp_path):
+    """By the command that a user types, for two steps of Clip_B: the second samples with pushed weights."""
+    project = copy_project(tmp_path)
+    with (project / "configs/scale/smollm2-mini.yaml").open("a") as file:
+        file.write("\nengine: {name: vllm, dtype: float32, kv_cache_gib: 0.5}\n")
+    metrics = f"results/smollm2-mini/runs/{MODEL}/clip_b/seed0/metrics.parquet"
+    command = [Path(sys.executable).parent / "snakemake", "--cores=1", "--config", "scale=smollm2-mini", "--", metrics]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    run = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout[-5000:] + run.stderr[-5000:]
+    rows = pd.read_parquet(project / metrics)
+    assert rows["step"].tolist() == [0, 1]
+    assert (rows["tokens"] > 0).all()
+    assert rows["engine_logp_difference"].between(0, MEAN).all()
+    assert rows["engine_logp_difference_max"].between(0, LARGEST).all()

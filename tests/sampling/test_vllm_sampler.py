@@ -22,26 +22,18 @@ NEW_TOKENS = 60
 TOLERANCE = 1e-4
 # Generation defaults of a model directory, which must be ignored: few tokens, short responses.
 DEFAULTS = {
-    "do_sample": True,
-    "temperature": 0.1,
-    "top_k": 1,
-    "top_p": 0.1,
-    "repetition_penalty": 5.0,
-    "max_new_tokens": 2,
-    "eos_token_id": list(range(40)),
-}
+    "do_sample": True, "temperature": 0.1, "top_k": 1, "top_p": 0.1, "repetition_penalty": 5.0,
+    "max_new_tokens": 2, "eos_token_id": list(range(40)),
+}  # fmt: skip
 
 pytestmark = pytest.mark.vllm
 
 
 def engine_config(**changes):
     values = {
-        "name": "vllm",
-        "dtype": "float32",
-        "eager": True,
-        "kv_cache_gib": 0.1,
+        "name": "vllm", "dtype": "float32", "eager": True, "kv_cache_gib": 0.1,
         "tolerance": TOLERANCE,
-    }
+    }  # fmt: skip
     return VLLM(**values | {"gpu_memory_utilization": 0.5} | changes)
 
 
@@ -316,13 +308,9 @@ def test_a_sleeping_engine_frees_its_memory_and_accepts_new_weights(served, make
     one = served()
     changed = make_model("qwen2", layers=2, heads=2, seed=6)
     engine = VLLMSampler(
-        one.directory,
-        config=engine_config(kv_cache_gib=4.0),
-        end_tokens=one.engine.end_tokens,
-        max_tokens=MAX_TOKENS,
-        batch_size=8,
-        sleeps=True,
-    )
+        one.directory, config=engine_config(kv_cache_gib=4.0), end_tokens=one.engine.end_tokens,
+        max_tokens=MAX_TOKENS, batch_size=8, sleeps=True,
+    )  # fmt: skip
     sample(engine, prompts)
     awake = torch.cuda.mem_get_info()[0]
     engine.sleep()

@@ -1,30 +1,39 @@
 """What a result was made from: settings, code, inputs and the name that it is stored under, at each command."""
 
 import json
+import math
 import os
 import shutil
 import subprocess
 import sys
 
+import pandas as pd
 import pytest
 
 from command_line import error, output, set_to
-from conftest import ROOT
+from conftest import MODEL, ROOT
 from entropy_dynamics.cli import main
-from entropy_dynamics.config import OF_NO_STAGE, USED, is_within
+from entropy_dynamics.config import OF_NO_STAGE, USED, is_within, load_config, read_config
 from entropy_dynamics.config.schema import RunConfig, marked_keys
 from entropy_dynamics.distributed.lock import held
-from entropy_dynamics.results.layout import Layout
+from entropy_dynamics.errors import UserError
+from entropy_dynamics.models.storage import save_policy
+from entropy_dynamics.results.files import write_json
+from entropy_dynamics.results.layout import CONFIG, FACTS, Layout, record_of
+from entropy_dynamics.sampling.native import NativeSampler
 from entropy_dynamics.sections import PER_MACHINE, Section
+from entropy_dynamics.stages import train as train_stage
+from entropy_dynamics.stages.inputs import new_settings
+from entropy_dynamics.stages.theory import check_logit_steps
+from entropy_dynamics.tasks import Problem
+from entropy_dynamics.tasks.files import write_problems
 from entropy_dynamics.training.checkpoints import Checkpoints
-
-MODEL = "qwen2.5-7b-instruct"
+from entropy_dynamics.training.trainer import Trainer
 
 
 @pytest.fixture
-def made(small_results, monkeypatch):
+def made(small_results):
     """The results of `small_results`, with their layout."""
-    monkeypatch.chdir(ROOT)
     return small_results, Layout.of("smoke", small_results.folder)
 
 
@@ -33,8 +42,6 @@ def stage(results, *arguments: str, more: tuple[str, ...] = ()) -> list[str]:
 
 
 # ---------------------------------------------------------------- settings
-
-
 def test_every_key_is_a_setting_of_a_stage_or_named_as_of_none():
     """A new key of the schema is in `USED`, is of the machine, or has its reason in `OF_NO_STAGE`."""
     known = [*OF_NO_STAGE, *marked_keys(PER_MACHINE), *(key for keys in USED.values() for key in keys), "toy_models"]
@@ -55,8 +62,6 @@ def test_every_key_is_a_setting_of_a_stage_or_named_as_of_none():
 
 
 # ---------------------------------------------------------------- the gate
-
-
 def test_the_gate_is_judged_by_the_bounds_of_now_when_a_run_begins(made, capsys):
     results, layout = made
     line = error(capsys, *results.train("grpo"), "--set", "gate.pass_rate=[0.99, 1]")
@@ -88,8 +93,6 @@ def test_finished_runs_whose_gate_has_other_bounds_are_named(made, capsys):
 
 
 # ---------------------------------------------------------------- names
-
-
 @pytest.mark.parametrize(
     ("method", "entry", "text"),
     [
@@ -129,7 +132,6 @@ def test_verify_compares_a_run_with_its_name(made, capsys):
 
 
 # ---------------------------------------------------------------- the chain above a stage
-
 OTHER_START = f"toy_models[{MODEL}].warm_start.steps=2"
 
 
@@ -177,8 +179,6 @@ def test_a_run_is_evaluated_with_other_samples_but_not_with_other_training(made,
 
 
 # ---------------------------------------------------------------- a shorter run beside a longer one
-
-
 def test_a_longer_run_leaves_nothing_to_a_shorter_one_that_trains(made, capfd, monkeypatch):
     """What that one is writing stays."""
     results, layout = made
@@ -198,10 +198,8 @@ def test_a_longer_run_leaves_nothing_to_a_shorter_one_that_trains(made, capfd, m
 
 
 # ---------------------------------------------------------------- code
-
-
 def test_a_run_by_another_version_of_its_method_is_named_and_refused(made, tmp_path):
-    """Only those of the edited method, and of methods that inherit from it; a comment is no other version."""
+    """Only those of the edited method, and of methods that inherit from it."""
     results, layout = made
     for method in ("grpo", "clip_b", "random_mask"):
         assert main([*results.train(method), "--set", "training.steps=1"]) == 0
@@ -212,12 +210,9 @@ def test_a_run_by_another_version_of_its_method_is_named_and_refused(made, tmp_p
     def run(*arguments: str) -> subprocess.CompletedProcess:
         command = [sys.executable, "-c", program, *arguments, *results.settings, "--set", "training.steps=1"]
         environment = os.environ | {"PYTHONPATH": str(source)}
-        return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+        return subprocess.run(command, env=environment, capture_output=True, text=True)
 
     text = file.read_text()
-    file.write_text(f"{text}\n# a comment\n")
-    checked = run("verify", str(layout.root))
-    assert checked.returncode == 0, checked.stdout + checked.stderr
     file.write_text(text.replace("0.0, mask.float())", "0.5, mask.float())"))
     assert file.read_text() != text
     found = run("verify", str(layout.root)).stdout.splitlines()[:-1]
@@ -230,3 +225,81 @@ def test_a_run_by_another_version_of_its_method_is_named_and_refused(made, tmp_p
     refused = run("evaluate", *of_run, "--seed", "0", "--temperatures", "0.3")
     assert refused.returncode == 2
     assert "made from something else: made by another version of methods.clip_b; delete it" in refused.stderr
+
+
+# ---------------------------------------------------------------- settings that stages hand on
+def test_a_run_validates_as_it_evaluates_and_records_its_prompts(small_results, monkeypatch):
+    asked, made_from = {}, []
+    sample, checkpoints = NativeSampler.sample, train_stage.Checkpoints
+
+    def spy(self, prompts, *, temperature, stream, **more):
+        asked[stream.partition("/")[0]] = temperature
+        return sample(self, prompts, temperature=temperature, stream=stream, **more)
+
+    def remember(*arguments, **settings):
+        made_from.append(settings["made_from"])
+        return checkpoints(*arguments, **settings)
+
+    monkeypatch.setattr(NativeSampler, "sample", spy)
+    monkeypatch.setattr(train_stage, "Checkpoints", remember)
+    settings = ["training.steps=1", "sampling.temperature=1.0", "evaluation.temperature=0.5"]
+    assert main([*small_results.train("grpo"), *set_to(settings)]) == 0
+    assert asked == {"train": 1.0, "validation": 0.5, "evaluation": 0.5}
+    layout = Layout.of("smoke", small_results.folder)
+    record = json.loads((small_results.run("grpo") / "provenance.json").read_text())
+    assert record["prompts"] == made_from[0]["prompts"]
+    assert len(set(record["prompts"])) == 2  # the training set's and the validation set's
+    for file in (layout.pass_rates(0), layout.samples(MODEL, "grpo", 0, "aime24")):
+        assert len(json.loads(record_of(file).read_text())["prompts"]) == 16
+
+
+@pytest.mark.parametrize("temperature", [1.0, 100.0])
+def test_the_theory_is_checked_at_the_temperature_of_the_rollouts(make_model, tokenizer, tmp_path, temperature):
+    model, layout = make_model("qwen2", layers=2), Layout(tmp_path / "laptop")
+    write_problems(layout.problems("train"), [Problem(f"p{n}", f"1+{n}", str(1 + n), "math") for n in range(4)])
+    save_policy(model, tokenizer, layout.model(MODEL, 0))
+    (layout.model(MODEL, 0) / FACTS).write_text("{}")
+    overrides = [f"sampling.temperature={temperature}"]
+    check_logit_steps(load_config("laptop", MODEL, overrides=overrides), layout, 0)
+    relative = pd.read_parquet(layout.logit_steps)["entropy"] / math.log(model.config.vocab_size)
+    if temperature == 1.0:
+        assert relative.mean() < 0.9
+    else:  # nearly uniform
+        assert relative.min() > 0.999
+
+
+def test_a_text_with_a_literal_interpolation_is_trained_and_verified(small_results, capsys):
+    settings = ["training.steps=1", r"method.label=\${a b}"]
+    train = [*small_results.train("grpo"), *set_to(settings)]
+    assert main(train) == 0
+    config = read_config(small_results.run("grpo") / CONFIG)
+    assert config["method"]["label"] == "${a b}"
+    assert main(train) == 0  # the same config
+    capsys.readouterr()
+    assert main(["verify", str(small_results.folder / "smoke"), *small_results.settings, *set_to(settings)]) == 0
+    assert main([*train, "--set", "training.prompts_per_step=3"]) == 2
+    assert f"{CONFIG} was made with another config" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("write", ["to_yaml", "write_json"])
+def test_what_cannot_be_written_is_said_before_the_first_step(small_results, monkeypatch, capsys, write):
+    def refuse(*_):
+        raise UserError("cannot be written")
+
+    monkeypatch.setattr(train_stage, write, refuse)
+    monkeypatch.setattr(Trainer, "step", lambda *_: pytest.fail("trains"))
+    assert main(small_results.train("grpo")) == 2
+    assert capsys.readouterr().err == "error: cannot be written\n"
+
+
+@pytest.mark.parametrize("folder", ["seed0", "seed0/T1.3"])
+def test_what_is_new_in_the_settings_of_samples(tmp_path, folder):
+    """Those at a temperature of their own are not made again for another one of the config."""
+    file = tmp_path / folder / "aime24.parquet"
+    now = {"evaluation.temperature": 0.7, "a.b": [1, 3], "same": None, "versions.methods.clip_b": "0" * 63 + "2"}
+    assert new_settings(file, now) == []  # no record
+    was = {"evaluation.temperature": 1.3, "a.b": [1, 2], "same": None, "versions.methods.clip_b": "0" * 63 + "1"}
+    write_json(record_of(file), {"config": was})
+    others = ["a.b [1, 2] -> [1, 3]", "made by another version of methods.clip_b"]
+    temperature = ["evaluation.temperature 1.3 -> 0.7"] if folder == "seed0" else []
+    assert new_settings(file, now) == temperature + others

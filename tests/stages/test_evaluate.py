@@ -6,13 +6,16 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+import torch
 
-from conftest import ROOT
+from conftest import MODEL
 from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.storage import load_policy, save_policy
+from entropy_dynamics.results import token_samples
 from entropy_dynamics.results.files import sha256, write_json
 from entropy_dynamics.results.layout import Layout
+from entropy_dynamics.results.token_samples import STATISTICS, sampled_steps, write_token_samples
 from entropy_dynamics.sampling import Rollout
 from entropy_dynamics.sampling.native import NativeSampler
 from entropy_dynamics.stages import evaluate as stage
@@ -23,7 +26,6 @@ from entropy_dynamics.tasks import Problem
 from entropy_dynamics.tasks.files import write_problems
 from mistakes import mistake
 
-MODEL = "qwen2.5-7b-instruct"
 SUMS = [Problem("a", "3+4", "7", "math"), Problem("b", "1+1", "2", "math")]
 
 
@@ -62,7 +64,6 @@ def prepared(tmp_path, shared_model, tokenizer, problems):
         MODEL,
         "base",
         overrides=["sampling.max_new_tokens=40", "evaluation.samples={aime24: 5, aime25: 3, dapo500: 2}"],
-        configs=ROOT / "configs",
     )
     layout = Layout(tmp_path / "results")
     for method in ("base", "grpo"):
@@ -214,8 +215,6 @@ def test_mistakes_are_one_line_and_write_nothing_for_that_set(prepared, method, 
 
 
 # ---------------------------------------------------------------- loading
-
-
 def test_only_safetensors_are_loaded(tmp_path, shared_model, tokenizer):
     with pytest.raises(UserError, match=r"it has no config\.json"):
         load_policy(tmp_path)
@@ -223,3 +222,33 @@ def test_only_safetensors_are_loaded(tmp_path, shared_model, tokenizer):
     (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
     with pytest.raises(UserError, match=r"no weights in .*: it has no \*\.safetensors"):
         load_policy(tmp_path)
+
+
+# ---------------------------------------------------------------- token samples
+def test_the_first_the_middle_and_the_last_step():
+    assert [sampled_steps(steps) for steps in (1, 2, 50)] == [{0}, {0, 1}, {0, 25, 49}]
+
+
+def written(path, groups, lengths):
+    """Every token's value is 100 times its row, and its place."""
+    mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    values = 100 * torch.arange(len(groups))[:, None] + torch.arange(mask.shape[1])
+    stats, same = SimpleNamespace(**dict.fromkeys(STATISTICS, values.float())), values.float()
+    text, response = (lambda token: f"<{token}>"), (lambda row: {"row": row})
+    write_token_samples(path, torch.tensor(groups), mask, values, stats, same, same, text, response)
+    return pd.read_parquet(path)
+
+
+def test_a_few_responses_of_a_few_prompts(tmp_path):
+    groups = [prompt for prompt in range(20) for _ in range(6)]
+    frame = written(tmp_path / "samples" / "step0.parquet", groups, [1 + row % 3 for row in range(120)])
+    assert frame["row"].tolist() == [6 * prompt + sample for prompt in range(16) for sample in range(4)]
+    assert frame["token"].iloc[5].tolist() == ["<700>", "<701>"]  # the seventh row's length is 1 + 7 % 3
+    for name in ("token_id", *STATISTICS, "advantage", "weight"):
+        assert [values.tolist() for values in frame[name][:3]] == [[0], [100, 101], [200, 201, 202]]
+
+
+def test_long_responses_leave_room_for_fewer_prompts(tmp_path, monkeypatch):
+    monkeypatch.setattr(token_samples, "TOKENS", 20)
+    frame = written(tmp_path / "step0.parquet", [0, 0, 1, 1, 2, 2], [8, 8, 8, 8, 8, 8])
+    assert frame["row"].tolist() == [0, 1, 2, 3]  # after the second prompt there are 32

@@ -1,23 +1,25 @@
-"""The pass-rate filter: which rates are kept and why the rest is not, and the file that says so."""
+"""Pass rates: which are kept and why the rest is not, and the gate, which stops a model without signal before RL."""
 
+import json
 import re
 from contextlib import nullcontext
 
 import pandas as pd
 import pytest
 
-from conftest import ROOT
+from conftest import MODEL
 from entropy_dynamics.config import load_config, settings_of
-from entropy_dynamics.config.schema.data import PassRateConfig
+from entropy_dynamics.config.schema.data import ADVICE, PassRateConfig
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.storage import save_policy
+from entropy_dynamics.report.fill import fill
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.stages import pass_rates
+from entropy_dynamics.stages.gate import measure_gate
 from entropy_dynamics.stages.pass_rates import measure_pass_rates
 from entropy_dynamics.tasks.files import write_problems
+from mistakes import mistake
 from scripted_sampler import Scripted
-
-MODEL = "qwen2.5-7b-instruct"
 
 
 def bounds(low, high) -> PassRateConfig:
@@ -53,7 +55,7 @@ def test_a_filter_that_keeps_nothing_says_what_there_was():
 def prepared(tmp_path, shared_model, tokenizer, problems):
     """The config and a layout with training problems, not in the order of their ids, and a base model."""
     overrides = ["pass_rates.samples=8", "sampling.max_new_tokens=4"]
-    config = load_config("laptop", MODEL, overrides=overrides, configs=ROOT / "configs")
+    config = load_config("laptop", MODEL, overrides=overrides)
     layout = Layout(tmp_path / "results")
     write_problems(layout.problems("train"), problems[::-1])
     save_policy(shared_model, tokenizer, layout.model(config.pass_rates.model, 0))
@@ -94,6 +96,92 @@ def test_other_bounds_take_no_new_samples(prepared, sampler):
     sampler.sample = None
     measure_pass_rates(bounded(0.3, 0.4), layout)
     assert settings_of("pass_rates", bounded(0.3, 0.4)) == settings_of("pass_rates", config)
-    assert settings_of("train", load_config("laptop", MODEL, "grpo", ["pass_rates.low=0.3"], ROOT / "configs")) != (
-        settings_of("train", load_config("laptop", MODEL, "grpo", configs=ROOT / "configs"))
+    assert settings_of("train", load_config("laptop", MODEL, "grpo", ["pass_rates.low=0.3"])) != (
+        settings_of("train", load_config("laptop", MODEL, "grpo"))
     )
+
+
+# ---------------------------------------------------------------- the gate before RL
+# Problems with two samples each, of which 1, 0 and 2 are correct.
+SAMPLES = pd.DataFrame(
+    {
+        "problem_id": ["a", "a", "b", "b", "c", "c"],
+        "correct": [True, False, False, False, True, True],
+        "formatted": [True, True, True, False, True, True],
+        "finish_reason": ["stop", "stop", "stop", "length", "stop", "stop"],
+        "tokens": [2, 4, 6, 8, 1, 9],
+        "logp": [-1.0, -2.0, -3.0, -4.0, -3.0, -2.0],
+    }
+)
+MEASURED = {"pass_rate": 1 / 2, "mixed_groups": 1 / 3, "entropy": 1 / 2, "formatted": 5 / 6, "truncated": 1 / 6}
+
+
+@pytest.fixture
+def stage(tmp_path, shared_model, tokenizer, problems, monkeypatch):
+    """`stage(*overrides)` measures pass rates, of which sample 0 alone boxes the answer.
+
+    Its layout and its sampler are attributes.
+    """
+    boxed = [f"\\boxed{{{problem.answer}}}" for problem in problems]
+    sampler = Scripted(tokenizer, lambda number, sample: boxed[number] if sample == 0 else "1+1")
+    layout = Layout(tmp_path / "results")
+    write_problems(layout.problems("train"), problems)
+    save_policy(shared_model, tokenizer, layout.model(MODEL, 0))
+    monkeypatch.setattr(pass_rates, "open_sampler", lambda *_, with_logp: nullcontext(sampler))
+
+    def run(*overrides: str):
+        config = load_config("laptop", MODEL, None, ["pass_rates.samples=4", *overrides])
+        return measure_pass_rates(config, layout)
+
+    run.layout, run.sampler = layout, sampler
+    return run
+
+
+def test_every_quantity_is_as_defined():
+    assert measure_gate(SAMPLES) == pytest.approx(MEASURED)
+
+
+def test_every_bound_of_the_config_has_its_quantity_and_its_advice():
+    assert set(load_config("laptop").gate.model_dump()) == set(MEASURED) == set(ADVICE)
+
+
+def test_without_bounds_it_is_only_recorded(stage):
+    assert len(stage()) == 12
+    gate = json.loads(stage.layout.gate(0).read_text())
+    assert gate["measured"] == pytest.approx(
+        {"pass_rate": 0.25, "mixed_groups": 1, "entropy": 0.25, "formatted": 0.25, "truncated": 0}
+    )
+    assert (gate["faults"], gate["problems"], gate["samples"]) == ([], 12, 48)
+
+
+@pytest.mark.parametrize(
+    ("bound", "fault"),
+    [
+        ("pass_rate=[0.0,0.2]", "pass_rate is 0.25, above 0.2: try harder problems in data.train"),
+        ("entropy=[0.3,null]", "entropy is 0.25, below 0.3: try a smaller cold_start.steps"),
+        ("formatted=[0.8,null]", "formatted is 0.25, below 0.8: try a larger cold_start.steps"),
+    ],
+)
+def test_outside_a_bound_it_stops_with_what_would_be_changed(stage, bound, fault):
+    with mistake(fault, match=r"^no signal: "):
+        stage(f"gate.{bound}")
+    assert not stage.layout.pass_rates(0).exists()
+    assert stage.layout.gate(0).is_file()
+    stage("gate.pass_rate=[0.25,0.25]")  # a bound is inside
+    assert stage.layout.pass_rates(0).is_file()
+    assert len(stage.sampler.asked) == 1  # other bounds take no new samples
+    assert json.loads(stage.layout.gate(0).read_text())["faults"] == []
+
+
+def test_the_page_shows_its_numbers_and_its_faults(stage):
+    with pytest.raises(UserError):
+        stage("gate.entropy=[0.3,1]")
+    page = fill("gate.html", gates=[json.loads(stage.layout.gate(0).read_text())])
+    rows = [re.findall(r"<t[hd][^>]*>(?:<span>)?([^<]*)", row) for row in page.split("<tr>")[1:]]
+    assert rows[0][:6] == ["", "pass rate", "mixed groups", "entropy", "formatted", "truncated"]
+    assert rows[1:] == [
+        ["seed 0", "0.250", "1.000", "0.250", "0.250", "0.000"],
+        ["bounds", "none", "none", "0.3 to 1", "none", "none"],
+    ]
+    assert "seed 0: entropy is 0.25, below 0.3" in page
+    assert not fill("gate.html", gates=[]).strip()

@@ -3,7 +3,7 @@
 import pytest
 
 from command_line import error, run, set_to
-from conftest import ROOT
+from conftest import MODEL
 from entropy_dynamics.cli import main
 from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
@@ -18,7 +18,6 @@ from entropy_dynamics.tasks.prompts import render_prompt, turn_end_note
 from mistakes import mistake
 from published_models import SHAPE, byte_level_tokenizer, write_model
 
-MODEL = "qwen2.5-7b-instruct"
 PROBLEM = Problem("p", "  What is 1+1?\n", "2", "math")
 INSTRUCTION = find_task("math").instruction
 TURNS = "{% for m in messages %}[{{ m.role }}]{{ m.content | trim }}{% endfor %}"
@@ -80,10 +79,8 @@ def test_a_date_in_a_prompt_is_always_the_same():
 
 
 # ---------------------------------------------------------------- variables
-
-
 def config_with(*overrides):
-    return load_config("rehearsal", MODEL, overrides=overrides, configs=ROOT / "configs")
+    return load_config("rehearsal", MODEL, overrides=overrides)
 
 
 def test_a_variable_reaches_the_template():
@@ -103,8 +100,6 @@ def test_a_variable_that_the_template_does_not_have(key):
 
 
 # ---------------------------------------------------------------- hash and command
-
-
 def test_a_prompts_hash_is_that_of_ids_and_tokens():
     problems = [PROBLEM, Problem("q", "What is 2+2?", "4", "math")]
     hashes = {
@@ -135,13 +130,12 @@ def test_a_template_that_ends_turns_otherwise_than_the_tokenizer_is_noted(templa
 
 
 @pytest.mark.parametrize("end", ["<|stop|>", "</s>"])
-def test_the_commands_say_which_token_ends_a_turn(end, tmp_path, monkeypatch, capfd):
+def test_the_commands_say_which_token_ends_a_turn(end, tmp_path, capfd):
     source, tokenizer = write_model(tmp_path / "source"), byte_level_tokenizer()
     tokenizer.chat_template = TURNS + "{% if not add_generation_prompt %}" + end + "{% endif %}"
     tokenizer.save_pretrained(source)
-    monkeypatch.chdir(ROOT)
     layout = Layout.of("paper", tmp_path)
-    for name in load_config("paper", MODEL, configs=ROOT / "configs").data.sets:
+    for name in load_config("paper", MODEL).data.sets:
         write_problems(layout.problems(name), [PROBLEM])
     shape = set_to([f"model.shape.{key}={value}" for key, value in SHAPE.items()])
     options = ["--scale", "paper", "--model", MODEL, "--results", tmp_path, "--set", f"model.path={source}", *shape]
@@ -154,8 +148,7 @@ def test_the_commands_say_which_token_ends_a_turn(end, tmp_path, monkeypatch, ca
         assert said == (end != "</s>")
 
 
-def test_the_command_shows_the_variables_and_refuses_a_template(shared_model, tmp_path, monkeypatch, capfd):
-    monkeypatch.chdir(ROOT)
+def test_the_command_shows_the_variables_and_refuses_a_template(shared_model, tmp_path, capfd):
     layout = Layout.of("laptop", tmp_path)
     write_problems(layout.problems("train"), [PROBLEM])
     command = ["prompt", "--model", MODEL, "--results", tmp_path]

@@ -5,9 +5,9 @@ import json
 import pandas as pd
 import pytest
 
-from command_line import error, from_files, write_lines
+from command_line import from_files, write_lines
 from command_line import run as said
-from conftest import REAL_PROBLEMS, ROOT
+from conftest import REAL_PROBLEMS
 from entropy_dynamics.cli import main
 from entropy_dynamics.tasks.files import load_problems
 from entropy_dynamics.tasks.statements import Statements, asks_for_format, normal_form, without_instructions
@@ -31,9 +31,8 @@ SAME = [
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
+def run(tmp_path, capsys):
     """Run `problems` with these training texts, against STATED; returns the printed lines and the report on train."""
-    monkeypatch.chdir(ROOT)
 
     def write(name, texts):
         rows = [{"id": f"{name}{place}", "problem": text, "answer": 7} for place, text in enumerate(texts)]
@@ -128,8 +127,7 @@ def test_unknown_instructions_are_counted(run):
     assert not asks_for_format("How many answers are there?")
 
 
-def test_the_columns_of_verl_are_read_without_options(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(ROOT)
+def test_the_columns_of_verl_are_read_without_options(tmp_path):
     chats = [
         [{"role": "system", "content": "Be brief."}, {"role": "user", "content": f"{BEFORE}\n{n}+{n}?"}] for n in (1, 2)
     ]
@@ -140,11 +138,8 @@ def test_the_columns_of_verl_are_read_without_options(tmp_path, monkeypatch, cap
         assert main(command) == 0
         kept = load_problems(tmp_path / name / "smoke/data/train.parquet")
         assert {problem.text: problem.answer for problem in kept} == {"1+1?": "2", "2+2?": "4"}
-
     path = write_lines(tmp_path / "b.jsonl", [{"question": "3+3?", "extra": {"gold": "6"}}])
     command = ["problems", *from_files(path), "--results", str(tmp_path / "other")]
-    capsys.readouterr()
-    assert "no column 'problem' (name it, as in --set data.train.problem_column=NAME)" in error(capsys, *command)
     columns = ["--set", "data.train.problem_column=question", "--set", "data.train.answer_column=extra.gold"]
     assert main([*command, *columns]) == 0
     assert load_problems(tmp_path / "other/smoke/data/train.parquet")[0].answer == "6"

@@ -134,14 +134,11 @@ def test_the_answer_in_a_file_is_the_target(value, answer):
 @pytest.mark.parametrize(
     ("value", "text", "reason"),
     [
-        (23, "3,5=24", "not the target"),
-        ("3*8", "3,8=24", "not an integer"),
-        (24, "3 and 8 give 24", "not of the form"),
-        (24, "24=24", "not of the form"),
-        (24, "3,8=-24", "not of the form"),
-        (24, "٣,8=24", "not of the form"),
+        (23, "3,5=24", "not the target"), ("3*8", "3,8=24", "not an integer"),
+        (24, "3 and 8 give 24", "not of the form"), (24, "24=24", "not of the form"),
+        (24, "3,8=-24", "not of the form"), (24, "٣,8=24", "not of the form"),
     ],
-)
+)  # fmt: skip
 def test_rows_that_cannot_be_graded(value, text, reason):
     with pytest.raises(ValueError, match=reason):
         TASK.read_answer(value, text)

@@ -1,6 +1,5 @@
 """Countdown's problems and the solutions that a toy model learns from, alone and in the commands."""
 
-import json
 import re
 from collections import Counter
 from fractions import Fraction
@@ -9,17 +8,14 @@ from itertools import islice, product
 import numpy as np
 import pytest
 
-from command_line import from_files, write_lines
-from conftest import HABITS, ROOT
+from conftest import HABITS
 from countdown import OPERATIONS, RULES, all_expressions, countdown_set, divided, grade
-from entropy_dynamics.cli import main
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.tasks import Problem
 from entropy_dynamics.tasks.countdown import TASK
 from entropy_dynamics.tasks.countdown.expressions import parse_expression
 from entropy_dynamics.tasks.countdown.problems import canonical, moves, parse_problem, reachable
 from entropy_dynamics.tasks.countdown.solutions import CountdownSolutions
-from entropy_dynamics.tasks.files import load_problems
 
 CAREFUL = dict.fromkeys(HABITS, 0.0) | {"solved": 1.0, "attempts": 1}
 BLIND = CAREFUL | {"solved": 0.0}
@@ -31,8 +27,6 @@ def solutions(habits=CAREFUL, **changes) -> CountdownSolutions:
 
 
 # Problems
-
-
 def test_the_search_finds_what_brute_force_finds():
     """Results of expressions with positive integers on the way, enumerated over trees instead of pools."""
 
@@ -95,23 +89,7 @@ def test_problems_need_only_the_operations_allowed(operations):
         assert not set(solution) & (set("+-*/") - set(operations))
 
 
-def test_own_files_of_countdown_problems(tmp_path, monkeypatch, capfd):
-    monkeypatch.chdir(ROOT)
-    rows = [("a", "3,5,7,25=24", 24), ("b", "25,7,5,3=24", "24"), ("c", "3,8=24", 23), ("d", "no numbers", 1)]
-    train = write_lines(tmp_path / "train.jsonl", ({"id": i, "problem": p, "answer": a} for i, p, a in rows))
-    assert main(["problems", *from_files(train, "countdown"), "--results", str(tmp_path)]) == 0
-    assert load_problems(tmp_path / "smoke/data/train.parquet") == [Problem("a", "3,5,7,25=24", "24", "countdown")]
-    dropped = json.loads((tmp_path / "smoke/data/problems.json").read_text())["sets"]["train"]["dropped"]
-    assert dropped == {
-        "repeats an earlier problem": 1,
-        "the answer is not the target that the problem states": 1,
-        "the problem is not of the form 3,5,7=21": 1,
-    }
-
-
 # Solutions
-
-
 def attempts(solution: str) -> list[list[tuple[int, str, int, int]]]:
     """The equations of every attempt."""
     body = solution.split("\\boxed")[0].removesuffix("\n")

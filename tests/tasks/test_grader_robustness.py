@@ -48,8 +48,6 @@ def no_canary(tmp_path, monkeypatch):
 
 
 # ---------------------------------------------------------------- boxes
-
-
 @pytest.mark.parametrize(
     ("text", "box"),
     [
@@ -72,33 +70,15 @@ def test_last_balanced_box(text, box):
     assert extract_boxed(text) == box
 
 
-def last_box_by_brute_force(text):
-    """Every start of a box from the back, then every end: the first end that leaves no brace open."""
-    for start in reversed(range(len(text))):
-        if not text[start:].startswith("\\boxed"):
-            continue
-        opened = text[start + len("\\boxed") :].lstrip()
-        if not opened.startswith("{"):
-            continue
-        content = opened[1:]
-        for end in range(len(content)):
-            bare = content[: end + 1].replace("\\\\", "  ").replace("\\{", "  ").replace("\\}", "  ")
-            if bare.endswith("}") and bare.count("}") == bare.count("{") + 1:
-                return content[:end] if end <= 64 else None
-        return None
-    return None
-
-
 @settings(deadline=None)
 @given(st.lists(st.sampled_from([*BOXES, "{", "}", "\\", "\\{", " ", "\n", "1", "x" * 40]), max_size=25).map("".join))
 @example("\\boxed{\\boxed{}")
-def test_boxes_agree_with_brute_force(text):
-    assert extract_boxed(text) == last_box_by_brute_force(text)
+def test_boxes_agree_with_an_independent_reading(text):
+    box = last_box(text)
+    assert extract_boxed(text) == (box if len(box or "") <= 64 else None)
 
 
 # ---------------------------------------------------------------- any response
-
-
 @settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
 @given(TEXTS, PROBLEMS, REASONS)
 @example("\\boxed{" + "9" * 100_000 + "}", sums(33), "stop")  # more digits than int() reads
@@ -158,8 +138,6 @@ def test_the_watch_sees_what_an_evaluating_grader_would_do():
 
 
 # ---------------------------------------------------------------- long responses
-
-
 @contextmanager
 def ends_within(seconds: float, processor_seconds: float):
     """Processor time is what a busy machine does not lengthen. What does not come back at all ends the process."""
@@ -180,16 +158,12 @@ def grade_large(unit: str, size: int) -> None:
         assert problem.grade(f"{text}\\boxed{{{correct}}}", "length").correct
 
 
-@pytest.mark.parametrize("unit", FAMILIES, ids=lambda unit: ascii(unit[:20]))
-def test_a_long_response_is_graded_in_linear_time(unit):
-    """A tenth of a second in linear time; in quadratic time at least four seconds."""
-    with ends_within(300, processor_seconds=2):
-        grade_large(unit, 50_000)
+LONG = pytest.param(10_000_000, 100, marks=pytest.mark.long)
 
 
-@pytest.mark.long
+@pytest.mark.parametrize(("size", "seconds"), [(50_000, 2), LONG])
 @pytest.mark.parametrize("unit", FAMILIES, ids=lambda unit: ascii(unit[:20]))
-def test_ten_megabytes_are_graded_in_linear_time(unit):
-    """Seconds in linear time, hours in quadratic time."""
-    with ends_within(300, processor_seconds=100):
-        grade_large(unit, 10_000_000)
+def test_a_long_response_is_graded_in_linear_time(unit, size, seconds):
+    """A tenth of a second in linear time and at least four in quadratic time; of ten megabytes seconds and hours."""
+    with ends_within(300, processor_seconds=seconds):
+        grade_large(unit, size)

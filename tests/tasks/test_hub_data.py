@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import re
 import subprocess
 import sys
 
@@ -10,13 +9,11 @@ import pandas as pd
 import pytest
 
 from command_line import run, write_lines
-from conftest import ROOT
 from countdown import countdown_set
 from entropy_dynamics.config import load_config
 from entropy_dynamics.config.schema.data import DataConfig
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import sha256
-from entropy_dynamics.sections import parse
 from entropy_dynamics.stages.problems import build_problem_sets
 from entropy_dynamics.tasks.cleaning import CONFLICT, DUPLICATE, NO_ANSWER, NO_TEXT
 from entropy_dynamics.tasks.countdown.problems import CountdownSet
@@ -67,8 +64,6 @@ def digits(text):
 
 
 # ---------------------------------------------------------------- the Hub
-
-
 def test_a_data_set_of_the_hub(repository, tmp_path):
     entry = build(hub_set(repository), tmp_path / "out")["train"]
     place = {"source": "hub", "repository": str(repository), "revision": COMMIT, "subset": "en", "split": "train"}
@@ -97,12 +92,6 @@ def test_mistakes_are_one_line(repository, tmp_path, changes, message):
 def test_a_data_set_that_is_not_there(tmp_path):
     with pytest.raises(UserError, match=r"cannot be loaded \(.*NotFoundError: .*data.folder"):
         build(hub_set(tmp_path / "nowhere"), tmp_path / "out")
-    for train, message in (
-        ({"revision": COMMIT}, r"no value for train\.repository"),
-        ({"repository": "a/b", "revision": "main"}, r"train\.revision is 'main'; it should match pattern"),
-    ):
-        with pytest.raises(UserError, match=message):
-            parse(DataConfig, {"seed": 1, "folder": None, "train": {"source": "hub"} | train, "evaluation": {}}, "")
 
 
 def test_without_a_network(tmp_path):
@@ -110,22 +99,20 @@ def test_without_a_network(tmp_path):
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hf")}
     environment.pop("ENTROPY_DYNAMICS_PROBLEMS", None)
     command = [sys.executable, "-m", "entropy_dynamics.cli", "problems", "--scale", "paper", "--results", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
     assert done.stderr.startswith("error: data.evaluation.aime24: HuggingFaceH4/aime_2024 at 2fe88a2f cannot be loaded")
     assert "ENTROPY_DYNAMICS_PROBLEMS to a folder with <set>.jsonl or <set>.parquet" in done.stderr
 
 
 def test_the_configured_revisions_are_commits():
-    data = load_config("paper", configs=ROOT / "configs").data
-    for one in (data.train, *data.evaluation.values()):
-        assert one.source == "split" or re.fullmatch("[0-9a-f]{40}", one.revision)
-        assert one.source == "split" or one.revision != "0" * 40
+    data = load_config("paper").data
+    revisions = [one.revision for one in (data.train, *data.evaluation.values()) if one.source == "hub"]
+    assert revisions
+    assert "0" * 40 not in revisions  # the schema demands 40 hex digits
 
 
 # ---------------------------------------------------------------- a folder instead
-
-
 def test_files_of_a_folder_take_the_place_of_sources(tmp_path):
     folder = tmp_path / "mine"
     train = write_lines(folder / "train.jsonl", [{"problem": f"q{i}", "answer": i} for i in range(10)])
@@ -141,7 +128,6 @@ def test_files_of_a_folder_take_the_place_of_sources(tmp_path):
     assert [one.id for one in load_problems(tmp_path / "out" / "aime24.parquet")] == ["a", "b"]
     ids = [one.id for name in ("train", "dapo500") for one in load_problems(tmp_path / "out" / f"{name}.parquet")]
     assert sorted(ids) == sorted(digits(f"q{i}") for i in range(10) if i != 3)
-
     write_lines(folder / "dapo500.jsonl", [{"problem": "own", "answer": 5}])
     sets = build(unreachable, tmp_path / "again", folder, aime24=unreachable, dapo500=split)
     assert (sets["dapo500"]["source"], sets["dapo500"]["kept"], sets["train"]["kept"]) == ("file", 1, 9)
@@ -174,7 +160,6 @@ def test_a_bad_folder(tmp_path, files, message):
 
 
 def test_the_folder_of_the_environment(tmp_path, monkeypatch, capfd):
-    monkeypatch.chdir(ROOT)
     folder = tmp_path / "mine"
     for name in ("train", "aime24", "aime25"):
         write_lines(folder / f"{name}.jsonl", [{"problem": f"{name} {i}", "answer": i} for i in range(6)])
@@ -185,8 +170,6 @@ def test_the_folder_of_the_environment(tmp_path, monkeypatch, capfd):
 
 
 # ---------------------------------------------------------------- what real data is like
-
-
 def test_raw_rows_of_the_training_data(tmp_path):
     """Each kind of fault that the public files have, and what becomes of it."""
     wrapped = f"{BEFORE}How many?{AFTER}"
@@ -214,21 +197,9 @@ def test_raw_rows_of_the_training_data(tmp_path):
     write_lines(tmp_path / "raw" / "aime24.jsonl", [{"problem": "TESTED", "answer": 5}])
     entry = build(hub_set("a/b"), tmp_path / "out", train.parent, aime24=hub_set("c/d"))["train"]
     assert entry["instructions_removed"] == 102
-    assert entry["dropped"] == {
-        DUPLICATE: 100,
-        NOT_AN_INTEGER: 5,
-        NO_ANSWER: 2,
-        CONFLICT: 2,
-        NO_TEXT: 1,
-        "also in aime24": 1,
-    }
+    expected = {DUPLICATE: 100, NOT_AN_INTEGER: 5, NO_ANSWER: 2, CONFLICT: 2, NO_TEXT: 1}
+    assert entry["dropped"] == expected | {"also in aime24": 1}
     kept = {one.text: one.answer for one in load_problems(tmp_path / "out" / "train.parquet")}
-    assert kept == {
-        "How many?": "34",
-        "Only the front": "1",
-        "Only the end": "2",
-        "an angle": "336",
-        "zeros": "70",
-        "a float": "1",
-    }
+    expected = {"How many?": "34", "Only the front": "1", "Only the end": "2"}
+    assert kept == expected | {"an angle": "336", "zeros": "70", "a float": "1"}
     assert entry["rows"] == entry["kept"] + sum(entry["dropped"].values())

@@ -20,48 +20,19 @@ def grade(response: str, answer: int, finish_reason: str = "stop") -> Grade:
 @pytest.mark.parametrize(
     ("text", "integer"),
     [
-        ("204", 204),
-        ("016", 16),
-        ("-5", -5),
-        ("- 5", -5),
-        ("−5", -5),  # U+2212
-        ("1,234", 1234),
-        ("1{,}234", 1234),
-        (r"1\,234", 1234),
-        ("25.0", 25),
-        ("1,000.0", 1000),
-        ("$204$", 204),
-        (r"\$18", 18),
-        (r"336^{\circ}", 336),
-        ("336°", 336),
-        (r"50\%", 50),
-        (r"\text{204}", 204),
-        (r"7,\! 654,\! 321", 7654321),
-        (r"7\;654\text{ km}", 7654),
-        ("7\u202f654", 7654),
-        (r"\,204\;", 204),
-        (r"\!204\hspace{2mm}", 204),
-        ("{{204}}", 204),
-        (r"\(204\)", 204),
-        (r"\displaystyle 204", 204),
-        (r"\mathsf{\text{204}}", 204),
-        (r"\textcolor{blue}{204}", 204),
-        ("–204", -204),  # U+2013
-        (r"-\,204", -204),
-        (r"-\$204", -204),
-        ("204 km/h", 204),
-        ("204 square units", 204),
-        (r"204\,\mathrm{m}^3", 204),
-        (r"204{}^\circ", 204),
-        (r"20\,^{\circ}\text{C}", 20),
-        ("35cm", 35),
-        (r"\textnormal{33}", 33),
-        (r"204^{\text{o}}", 204),
-        (r"204^{\text{th}}", 204),
-        ("9" * 18, 10**18 - 1),
-        ("0" * 40 + "7", 7),
+        ("204", 204), ("016", 16), ("-5", -5), ("- 5", -5), ("\N{MINUS SIGN}5", -5),
+        ("1,234", 1234), ("1{,}234", 1234), (r"1\,234", 1234), ("25.0", 25), ("1,000.0", 1000),
+        ("$204$", 204), (r"\$18", 18), (r"336^{\circ}", 336), ("336°", 336), (r"50\%", 50),
+        (r"\text{204}", 204), (r"7,\! 654,\! 321", 7654321), (r"7\;654\text{ km}", 7654),
+        ("7\u202f654", 7654), (r"\,204\;", 204), (r"\!204\hspace{2mm}", 204), ("{{204}}", 204),
+        (r"\(204\)", 204), (r"\displaystyle 204", 204), (r"\mathsf{\text{204}}", 204),
+        (r"\textcolor{blue}{204}", 204), ("\N{EN DASH}204", -204), (r"-\,204", -204),
+        (r"-\$204", -204), ("204 km/h", 204), ("204 square units", 204),
+        (r"204\,\mathrm{m}^3", 204), (r"204{}^\circ", 204), (r"20\,^{\circ}\text{C}", 20),
+        ("35cm", 35), (r"\textnormal{33}", 33), (r"204^{\text{o}}", 204), (r"204^{\text{th}}", 204),
+        ("9" * 18, 10**18 - 1), ("0" * 40 + "7", 7),
     ],
-)
+)  # fmt: skip
 def test_integers_as_models_write_them(text, integer):
     assert parse_integer(text) == str(integer)
 
@@ -69,39 +40,13 @@ def test_integers_as_models_write_them(text, integer):
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "1/2",
-        r"\frac{4}{2}",
-        "3.5",
-        "1e3",
-        "2^{10}",
-        "52_8",
-        "x=5",
-        "1, 2",
-        "1,2345",
-        "1,234{,}567",
-        "(1,234)",
-        "12 13",
-        "--5",
-        r"5 \text{ million}",
-        r"5 \text{ or more}",
-        "5 million",
-        "5cm^4",
-        r"3\!5",
-        r"2\,000{,}000",
-        r"\sqrt{9}",
-        r"\left(204\right)",
-        "{}",
-        "٣",  # ARABIC-INDIC DIGIT THREE
-        "２",  # FULLWIDTH DIGIT TWO
-        "5\x00",
-        "\u200f5",  # RIGHT-TO-LEFT MARK
-        "NaN",
-        "__import__('os').getpid()",
-        "9" * 19,
-        "0" * 65,
+        "", "1/2", r"\frac{4}{2}", "3.5", "1e3", "2^{10}", "52_8", "x=5", "1, 2", "1,2345",
+        "1,234{,}567", "(1,234)", "12 13", "--5", r"5 \text{ million}", r"5 \text{ or more}",
+        "5 million", "5cm^4", r"3\!5", r"2\,000{,}000", r"\sqrt{9}", r"\left(204\right)", "{}",
+        "\N{ARABIC-INDIC DIGIT THREE}", "\N{FULLWIDTH DIGIT TWO}", "5\x00",
+        "\N{RIGHT-TO-LEFT MARK}5", "NaN", "__import__('os').getpid()", "9" * 19, "0" * 65,
     ],
-)
+)  # fmt: skip
 def test_not_an_integer(text):
     assert parse_integer(text) is None
 

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from command_line import output, set_to
-from conftest import ROOT, SETS
+from conftest import MODEL, SETS
 from entropy_dynamics.cli import main
 from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
@@ -47,10 +47,13 @@ def test_chat_is_the_template_with_the_system_line_first(llama_tokenizer):
     )
 
 
-def test_base_is_trinitys_format(llama_tokenizer):
-    expected = f"System:{SYSTEM}\nUser:\nWhat is 1+1?\nAssistant:\n"
-    assert render_prompt(llama_tokenizer, PROBLEM, "completion") == expected
-    assert preview_prompt(PROBLEM, "completion") == expected
+@pytest.mark.parametrize("problem", [PROBLEM, Problem("p", "3,8=24", "24", "countdown")], ids=lambda one: one.task)
+def test_base_is_trinitys_format_with_the_instruction_of_the_task(llama_tokenizer, problem):
+    instruction = find_task(problem.task).instruction
+    expected = f"System:{instruction}\nUser:\n{problem.text}\nAssistant:\n"
+    assert render_prompt(llama_tokenizer, problem, "completion") == expected
+    assert preview_prompt(problem, "completion") == expected
+    assert r"\boxed{}" in instruction
 
 
 @pytest.mark.parametrize("prompt_format", ["chat", "completion"])
@@ -60,16 +63,7 @@ def test_the_first_token_is_not_doubled(llama_tokenizer, prompt_format):
     assert prompt_tokens(llama_tokenizer, PROBLEM, prompt_format) == expected
 
 
-def test_every_task_has_its_own_instruction():
-    problem = Problem("p", "3,8=24", "24", "countdown")
-    instruction = find_task("countdown").instruction
-    assert preview_prompt(problem, "completion") == f"System:{instruction}\nUser:\n3,8=24\nAssistant:\n"
-    assert r"\boxed{}" in instruction
-
-
 # ---------------------------------------------------------------- prompts over the limit
-
-MODEL = "qwen2.5-7b-instruct"
 TEXTS = {"long": "1+1+1+1+1+1", "short": "1+2", "longer": "1+1+1+1+1+1+1", "fits": "1+3+1"}
 SUMS = [Problem(name, text, str(sum(map(int, text.split("+")))), "math") for name, text in TEXTS.items()]
 
@@ -83,7 +77,7 @@ def scale(tmp_path, shared_model, tokenizer):
 
     def make(limit, *overrides):
         overrides = [f"sampling.max_prompt_tokens={limit}", "sampling.max_new_tokens=4", *overrides]
-        return load_config("laptop", MODEL, "grpo", overrides, configs=ROOT / "configs"), layout
+        return load_config("laptop", MODEL, "grpo", overrides), layout
 
     return make
 
@@ -122,8 +116,7 @@ def test_a_problem_whose_prompt_is_too_long_has_no_rate(scale, tokenizer):
     assert frame["correct"].dtype == frame["samples"].dtype == int
 
 
-def test_a_training_run_counts_them(scale, tokenizer, tmp_path, monkeypatch, capfd):
-    monkeypatch.chdir(ROOT)
+def test_a_training_run_counts_them(scale, tokenizer, tmp_path, capfd):
     limit = lengths(scale(1000)[0], tokenizer)[3]
     _, layout = scale(limit)
     write_json(layout.model(MODEL, 0) / "model.json", {})
@@ -138,12 +131,9 @@ def test_a_training_run_counts_them(scale, tokenizer, tmp_path, monkeypatch, cap
 
 
 # ---------------------------------------------------------------- the command
-
-
 @pytest.fixture
-def command(scale, tmp_path, monkeypatch, capfd):
+def command(scale, tmp_path, capfd):
     """`command(...)`: `entropy-dynamics prompt` of MODEL -> (exit code, stdout, stderr)."""
-    monkeypatch.chdir(ROOT)
     _, layout = scale(1000)
     for name in SETS:
         write_problems(

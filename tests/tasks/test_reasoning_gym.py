@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from command_line import error, set_to
-from conftest import ROOT
+from entropy_dynamics.cli import main
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.sections import parse
 from entropy_dynamics.tasks import Problem
@@ -64,14 +64,11 @@ def test_the_verifier_accepts_other_right_answers():
 @pytest.mark.parametrize(
     ("generator", "wrapped"),
     [
-        ("syllogism", r"\text{%s}"),
-        ("calendar_arithmetic", r"\textbf{\text{%s}}"),
-        ("color_cube_rotation", r"\(\mathrm{%s}\)"),
-        ("family_relationships", "$%s$"),
-        ("decimal_arithmetic", r"\text{ %s }"),
-        ("spell_backward", r"\mathtt {%s}"),
+        ("syllogism", r"\text{%s}"), ("calendar_arithmetic", r"\textbf{\text{%s}}"),
+        ("color_cube_rotation", r"\(\mathrm{%s}\)"), ("family_relationships", "$%s$"),
+        ("decimal_arithmetic", r"\text{ %s }"), ("spell_backward", r"\mathtt {%s}"),
     ],
-)
+)  # fmt: skip
 def test_words_in_latex_are_read(generator, wrapped):
     for problem in gym_set({generator: {}}, 3).generate("p", 5, []):
         right = answer(problem)
@@ -130,11 +127,10 @@ def test_the_reasons_for_a_refusal():
 
 
 def test_a_set_is_the_same_with_another_hash_seed_and_its_wrong_answers_are_graded(tmp_path):
-    files = []
-    for hash_seed in ("1", "2"):
-        command = [sys.executable, "-m", "entropy_dynamics.cli", *set_command(HASHED, tmp_path / hash_seed)]
-        subprocess.run(command, check=True, cwd=ROOT, env=os.environ | {"PYTHONHASHSEED": hash_seed})
-        files.append(tmp_path / hash_seed / "smoke/data/train.parquet")
+    command = [sys.executable, "-m", "entropy_dynamics.cli", *set_command(HASHED, tmp_path / "other")]
+    subprocess.run(command, check=True, env=os.environ | {"PYTHONHASHSEED": "1"})
+    assert main(set_command(HASHED, tmp_path / "own")) == 0
+    files = [tmp_path / folder / "smoke/data/train.parquet" for folder in ("other", "own")]
     assert files[0].read_bytes() == files[1].read_bytes()
     for problem in load_problems(files[0]):
         assert not problem.grade(r"\boxed{no idea}", "stop").correct
@@ -143,7 +139,6 @@ def test_a_set_is_the_same_with_another_hash_seed_and_its_wrong_answers_are_grad
 
 def test_a_generator_with_few_items_says_when_they_are_used_up(monkeypatch, tmp_path, capsys):
     monkeypatch.setitem(FEWER, "acre", 40)
-    monkeypatch.chdir(ROOT)
     said = error(capsys, *set_command("acre: {}", tmp_path, 41))
     assert said.startswith("data.train: reasoning_gym: hardly any new problem of acre is left")
     assert len(gym_set({"acre": {}}, 30).generate("p", 1, [])) == 30
@@ -220,16 +215,11 @@ def test_a_demonstration_is_correct_and_shows_the_steps_of_a_sum():
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("(3+4)*5", True),
-        ("x*exp(2*x) + C", True),
-        ("open('x', 'w')", False),
-        ("__import__('os')", False),
-        ("(1).__class__", False),
-        ("sin('open(1)')", False),
-        ("[sin(1) for sin in [open]]", False),
-        ("exit()!", False),
+        ("(3+4)*5", True), ("x*exp(2*x) + C", True), ("open('x', 'w')", False),
+        ("__import__('os')", False), ("(1).__class__", False), ("sin('open(1)')", False),
+        ("[sin(1) for sin in [open]]", False), ("exit()!", False),
     ],
-)
+)  # fmt: skip
 def test_no_answer_that_is_evaluated_does_anything(text, expected):
     from entropy_dynamics.tasks.reasoning_gym.check import harmless
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from command_line import write_lines
-from conftest import ROOT, SETS
+from conftest import MODEL, ROOT, SETS
 from entropy_dynamics import tasks
 from entropy_dynamics.cli import main
 from entropy_dynamics.results.layout import Layout
@@ -19,7 +19,6 @@ from entropy_dynamics.tasks.files import load_problems
 from project_copy import copy_project, with_package
 
 PAGE = (ROOT / "docs" / "tasks.md").read_text(encoding="utf-8")
-MODEL = "qwen2.5-7b-instruct"
 
 
 def block(language: str, number: int = 0) -> str:
@@ -44,31 +43,6 @@ def project(tmp_path) -> tuple[Path, dict[str, str]]:
     return project, environment
 
 
-def test_the_example_runs_to_its_end(project):
-    """Each command as printed; the last one adds the other runs, with seeds 0 to 2."""
-    folder, environment = project
-    layout = Layout(folder / "results/reverse")
-    *single, everything = commands("A complete example")
-    assert [line.split()[1] for line in single] == ["problems", "model", "pass_rates", "train"]
-    for line in (*single, everything):
-        done = subprocess.run(line, shell=True, cwd=folder, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
-        if line in single:
-            assert "results/reverse/" in done.stdout or line == single[0]
-    for seed in range(3):
-        for method in ("grpo", "clip_b"):
-            metrics = pd.read_parquet(layout.metrics(MODEL, method, seed))
-            assert len(metrics) == 10
-            assert metrics["grad_norm"].gt(0).any()
-            assert all(layout.samples(MODEL, method, seed, name).is_file() for name in SETS)
-    assert layout.figure("figure4", "png").is_file()
-    facts = json.loads(layout.facts(MODEL, "base", 0).read_text())
-    solutions = {
-        key.rpartition(".")[2]: value for key, value in facts["config"].items() if ".warm_start.solutions." in key
-    }
-    assert solutions == {"task": "reverse", "digits": 3, "unboxed": 0.1}
-
-
 @pytest.fixture
 def with_example(project, monkeypatch):
     """The page's task in the package of this process."""
@@ -81,18 +55,36 @@ def with_example(project, monkeypatch):
 
 
 @pytest.mark.usefixtures("with_example")
-def test_the_example_is_a_task():
-    assert main(["problems", "--scale", "reverse"]) == 0
-    sets = {name: load_problems(f"results/reverse/data/{name}.parquet") for name in ("train", "aime24", "dapo500")}
+def test_the_example_is_a_task_and_runs_to_its_end(project, capsys):
+    """Each command as printed; the last one adds the other run, here of one seed."""
+    folder, environment = project
+    layout = Layout(folder / "results/reverse")
+    *single, everything = commands("A complete example")
+    assert [line.split()[1] for line in single] == ["problems", "model", "pass_rates", "train"]
+    for line in single:
+        assert main(line.split()[1:]) == 0
+    assert capsys.readouterr().out.count("results/reverse/") >= 3
+    sets = {name: load_problems(layout.problems(name)) for name in ("train", "aime24", "dapo500")}
     assert [len(problems) for problems in sets.values()] == [200, 10, 20]
     problem = sets["aime24"][0]
     assert problem.grade(f"\\boxed{{{problem.text[::-1]}}}", "stop").correct
     assert not problem.grade(f"\\boxed{{{problem.text}0}}", "stop").correct
+    command = [*everything.split(), "seeds=1", "extra_seeds=1"]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for method in ("grpo", "clip_b"):
+        metrics = pd.read_parquet(layout.metrics(MODEL, method, 0))
+        assert len(metrics) == 10
+        assert metrics["grad_norm"].gt(0).any()
+        assert all(layout.samples(MODEL, method, 0, name).is_file() for name in SETS)
+    assert layout.figure("figure4", "png").is_file()
+    config = json.loads(layout.facts(MODEL, "base", 0).read_text())["config"]
+    solutions = {key.rpartition(".")[2]: config[key] for key in config if ".warm_start.solutions." in key}
+    assert solutions == {"task": "reverse", "digits": 3, "unboxed": 0.1}
 
 
 @pytest.mark.parametrize("rows", [31, 40])
-def test_the_command_for_own_problems_needs_as_many_as_the_page_says(tmp_path, monkeypatch, capsys, rows):
-    monkeypatch.chdir(ROOT)
+def test_the_command_for_own_problems_needs_as_many_as_the_page_says(tmp_path, capsys, rows):
     [line] = commands("Your own problems")
     file = write_lines(tmp_path / "mine.jsonl", [{"problem": f"{n},1={n + 1}", "answer": n + 1} for n in range(rows)])
     line = line.replace("mine.jsonl", str(file)).replace("DIR", str(tmp_path / "results"))

@@ -1,16 +1,20 @@
 """Checkpoints of one process; those of several ranks are in test_ranks.py."""
 
+import json
 import math
 from functools import partial
 from pathlib import Path
 from shutil import copy
 
+import pandas as pd
 import pytest
 import torch
 
+from entropy_dynamics.cli import main
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.training.checkpoints import Checkpoints
-from fault_harness import flip_a_bit, truncate
+from entropy_dynamics.training.trainer import Trainer
+from fault_harness import differences, flip_a_bit, truncate
 from mistakes import mistake
 
 
@@ -183,3 +187,38 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_it_used(tmp_path, m
     truncate(one.folder / "step1" / "checkpoint.json")
     assert one.resume(trained(make_model)) == ([], {})
     assert len(capsys.readouterr().err.splitlines()) == 2
+
+
+# ---------------------------------------------------------------- a shorter run of a longer one
+@pytest.mark.parametrize("method", ["random_mask", "ppo"])
+def test_a_shorter_run_is_the_same_alone_and_from_a_longer_one(small_results, monkeypatch, capfd, method):
+    """The longer one is interrupted, and resumes before the last step that it keeps."""
+    results, name = small_results.folder / "smoke", f"{method}@training.steps=2"
+    shorter, run = [*small_results.train(name), "--set", "training.checkpoint_every=1"], small_results.run(name)
+    longer = [*small_results.train(method), "--set", "training.keep_steps=[2, 3, 9]"]
+    assert main(shorter) == 0
+    evaluation = results / "evaluations" / run.relative_to(results / "runs")
+    alone = [folder.rename(small_results.folder / folder.parts[-4]) for folder in (run, evaluation)]
+
+    def interrupted(self, step, whole_step=Trainer.step):
+        if step == 2:
+            raise KeyboardInterrupt
+        return whole_step(self, step)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "step", interrupted)
+        assert main([*longer, "--set", "training.checkpoint_every=1"]) == 130
+    assert main(longer) == 0
+    left = {path.parent.name for path in results.glob("checkpoints/*/*/seed0")}
+    assert left == {name, f"{method}@training.steps=3"}  # before the last of 4 steps
+    capfd.readouterr()
+    assert main(shorter) == 0
+    assert "resumes from the checkpoint after step 2; a longer run, " in capfd.readouterr().err
+    assert [differences(*pair) for pair in zip((run, evaluation), alone, strict=True)] == [["provenance.json"], []]
+    whole, beginning = (pd.read_parquet(folder / "metrics.parquet") for folder in (small_results.run(method), run))
+    assert len(whole) == 4
+    pd.testing.assert_frame_equal(beginning, whole[:2])  # times, too
+    [maker] = json.loads((run / "provenance.json").read_text())["earlier_steps_by"]
+    assert maker["method"] == method
+    assert not list(results.glob(f"checkpoints/*/{name}/*"))
+    assert main(["verify", str(results), *small_results.settings]) == 0

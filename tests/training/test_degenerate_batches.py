@@ -74,8 +74,6 @@ def certain(make_model, token: int):
 
 
 # ---------------------------------------------------------------- entropy has collapsed
-
-
 @every_method
 def test_no_entropy_at_all(make, make_model, tokenizer, name):
     """Every response is the end token alone."""
@@ -90,8 +88,6 @@ def test_no_entropy_at_all(make, make_model, tokenizer, name):
 
 
 # ---------------------------------------------------------------- nothing to learn
-
-
 @every_method
 def test_all_rewards_equal(make, model, name):
     trainer = make(name, model, grade=all_right)
@@ -113,7 +109,6 @@ def test_all_rewards_equal(make, model, name):
 
 
 # ---------------------------------------------------------------- no token left
-
 NO_NEGATIVES = {"psr", "psr_authors", "rft", "qae_authors"}  # QAE: at most 60 % are correct
 
 
@@ -147,8 +142,6 @@ def test_a_mask_that_drops_every_token(make, model, monkeypatch, name, denominat
 
 
 # ---------------------------------------------------------------- responses of one token, and without an end
-
-
 @every_method
 def test_a_batch_of_two_tokens(make, model, name):
     """One group of two responses of one token each; larger ones have one token in `test_no_entropy_at_all`."""
@@ -156,7 +149,7 @@ def test_a_batch_of_two_tokens(make, model, name):
     trainer = make(
         name, model, grade=every_other, max_new=1, group_size=2, prompts_per_step=1, updates_per_batch=1, **changes
     )
-    for row in steps_of(trainer):
+    for row in steps_of(trainer, count=1):
         assert row["response_length"] == 1
         assert row["tokens"] == 2
 

@@ -42,7 +42,6 @@ def test_the_bonus_adds_the_gradient_of_the_mean_entropy(make_trainer, model):
         for method, params in (("grpo", {}), ("entropy_bonus", {"coefficient": coefficient}))
     )
     difference = gradient_after(with_bonus) - gradient_after(plain)
-
     reference = copy.deepcopy(model)
     batch = batch_of(make_trainer(reference))
     stats = Policy(reference).stats(batch, torch.arange(len(batch)), 1.0, entropy_gradient=True)
@@ -81,12 +80,7 @@ def test_the_lens_of_clip_b_by_its_definition(make_trainer, model):
     mean = weights[mask].mean().item()
     assert mean < 1
     totals = dict.fromkeys([name for name in metrics if name.startswith("lens_")], 0.0)
-    for a, s, w in zip(
-        advantages[mask].tolist(),
-        stats.s_star[mask].tolist(),
-        weights[mask].tolist(),
-        strict=True,
-    ):
+    for a, s, w in torch.stack([advantages, stats.s_star, weights])[:, mask].T.tolist():
         if a != 0:
             name = f"lens_{'pos' if a > 0 else 'neg'}_{'gt' if s > 0 else 'lt'}"
             totals[name] += -a * s
@@ -137,7 +131,6 @@ def test_truncated_importance_sampling_against_autograd(make_trainer, model, shi
     trainer.sampler.tolerance = 10.0
     batch = batch_of(make_trainer(model))
     found = gradient_after(trainer)
-
     reference = copy.deepcopy(model)
     logp = Policy(reference).stats(batch, torch.arange(len(batch)), 1.0).logp
     weights = torch.ones_like(logp)

@@ -1,18 +1,24 @@
 """The policy as training sees it: statistics and gradients against one sequence at a time."""
 
+import copy
 import dataclasses
+import itertools
+from collections import Counter
+from functools import partial
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from conftest import ARCHITECTURES
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.models.storage import save_policy
 from entropy_dynamics.sampling import Prompt, Rollout
+from entropy_dynamics.training import batch as batch_module
 from entropy_dynamics.training.batch import RolloutBatch
-from entropy_dynamics.training.modules import load_trained_policy
+from entropy_dynamics.training.modules import load_trained_policy, prepare_blocks
 from entropy_dynamics.training.policy import Policy
-from reference import assert_close, gradients, rollouts_of, slow_stats, training_config
+from reference import assert_close, batch_of, gradients, rollouts_of, slow_stats, training_config
 
 
 @pytest.mark.parametrize(("architecture", "temperature"), [*zip(ARCHITECTURES, [1.0, 0.6, 1.0], strict=True)])
@@ -98,3 +104,116 @@ def test_a_head_in_bf16_rounds_hidden_states_and_weights(make_model, make_traine
     assert (stats.logp[batch.mask].double() - exact).abs().max() > 1e-5
     stats.logp.sum().backward()
     assert model.lm_head.weight.grad.dtype == torch.float32
+
+
+# ---------------------------------------------------------------- recomputed activations and compiled blocks
+class Operators(TorchDispatchMode):
+    """Counts the operators that are executed."""
+
+    supports_higher_order_operators = True  # for compiled blocks
+
+    def __init__(self):
+        super().__init__()
+        self.count = Counter()
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        self.count[operator] += 1
+        return operator(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def trained(make_model, make_trainer):
+    """`trained(architecture, **settings)`: gradients of all parameters, and the operators of the backward pass."""
+
+    def backward(architecture: str = "qwen2", **settings) -> tuple[torch.Tensor, Counter]:
+        policy = Policy(make_model(architecture, layers=2), share=False)
+        batch = batch_of(make_trainer(copy.deepcopy(policy.model)))
+        prepare_blocks(policy.model.model.layers, training_config(**settings))
+        for rows in batch.micro_batches(200):
+            with torch.no_grad():
+                policy.stats(batch, rows, 1.0)
+            loss = policy.stats(batch, rows, 1.0).logp.sum()
+            with Operators() as operators:
+                loss.backward()
+        return gradients(policy.model), operators.count
+
+    return backward
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_recomputation_changes_no_gradient(trained, architecture):
+    expected, plain = trained(architecture)
+    gradient, operators = trained(architecture, activation_checkpointing="full")
+    assert torch.equal(gradient, expected)
+    aten = torch.ops.aten
+    products = (aten.mm.default, aten.addmm.default, aten._scaled_dot_product_flash_attention_for_cpu.default)
+    repeated = sum(operators[operator] - plain[operator] for operator in products)
+    assert repeated == 2 * 8 - 2  # seven products and attention, but the last
+
+
+@pytest.mark.parametrize("kind", ["none", "full"])
+def test_compiled_blocks_give_the_same_gradient(trained, monkeypatch, kind):
+    """With one graph for all blocks, and one without gradients; traced, but not compiled to machine code here."""
+    torch._dynamo.reset()
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager", fullgraph=True))
+    graphs = torch._dynamo.utils.counters["stats"]
+    graphs.clear()
+    gradient, _ = trained(activation_checkpointing=kind, compile=True)
+    assert_close(gradient, trained()[0])
+    assert graphs["unique_graphs"] == 2
+
+
+# ---------------------------------------------------------------- batches, and how they are cut
+def test_hand_worked_collation(monkeypatch):
+    prompts = [Prompt("b", [7, 8, 9]), Prompt("a", [5])]
+    rollouts = [Rollout("b", 0, [1, 2], "stop"), Rollout("a", 0, [3], "length"), Rollout("b", 1, [4, 4, 4], "stop")]
+    batch = RolloutBatch.collate(prompts, rollouts)
+    assert batch.sequences.tolist() == [[7, 8, 9, 1, 2, 0], [5, 3, 0, 0, 0, 0], [7, 8, 9, 4, 4, 4]]
+    assert batch.prompt_lengths.tolist() == [3, 1, 3]
+    assert batch.response_lengths.tolist() == [2, 1, 3]
+    assert batch.lengths.tolist() == [5, 2, 6]
+    assert batch.groups.tolist() == [0, 1, 0]
+    assert batch.mask.tolist() == [[True, True, False], [True, False, False], [True, True, True]]
+    assert batch.copy_of.tolist() == [0, 1, 2]
+    monkeypatch.setattr(batch_module, "PADDING", 1)
+    assert [rows.tolist() for rows in batch.micro_batches(12)] == [[2, 0], [1]]
+    assert [rows.tolist() for rows in batch.micro_batches(11)] == [[2], [0, 1]]
+    assert [rows.tolist() for rows in batch.micro_batches(1)] == [[2], [0], [1]]
+    assert [rows.tolist() for rows in batch.micro_batches(100, torch.tensor([1, 2]))] == [[2, 1]]
+    assert [rows.tolist() for rows in batch.subtrees(8)] == [[1, 0], [2]]  # 2 + 5 prefixes, and 6
+    assert [rows.tolist() for rows in batch.subtrees(10)] == [[1, 0, 2]]  # the prompt [7, 8, 9] counts once
+    assert [rows.tolist() for rows in batch.subtrees(1, torch.tensor([2, 0]))] == [[0], [2]]
+    assert batch.subtrees(9, torch.arange(0)) == []
+
+
+def test_hand_worked_micro_batches_of_copies_and_with_little_padding(monkeypatch):
+    prompts = [Prompt("a", [5]), Prompt("b", [5])]
+    responses = {"a": [[1, 2, 3], [1], [1, 2, 3], [2]], "b": [[1, 2, 3], [1, 2, 4], [1, 2, 3]]}
+    rollouts = [Rollout(name, 0, ids, "stop") for name, listed in responses.items() for ids in listed]
+    batch = RolloutBatch.collate(prompts, rollouts)
+    assert batch.copy_of.tolist() == [0, 1, 0, 3, 4, 5, 4]
+
+    def cut(tokens, padding, **options):
+        monkeypatch.setattr(batch_module, "PADDING", padding)
+        return [rows.tolist() for rows in batch.micro_batches(tokens, **options)]
+
+    assert cut(20, 1) == [[0, 2, 4, 6, 5, 1, 3]]  # five different rows of four tokens
+    assert cut(19, 1) == [[0, 2, 4, 6, 5, 1], [3]]
+    assert cut(8, 1) == [[0, 2, 4, 6], [5, 1], [3]]
+    assert cut(20, 3 / 20) == [[0, 2, 4, 6, 5], [1, 3]]  # the two short rows would be padded by four tokens
+    assert cut(20, 4 / 20) == [[0, 2, 4, 6, 5, 1, 3]]
+    assert cut(16, 1, rows=torch.tensor([1, 2, 0, 3]), ranks=2) == [[2, 0], [1, 3]]
+
+
+@pytest.mark.parametrize("tokens", [1, 100, 10_000])
+def test_micro_batches_cover_all_rows_once_within_the_limit(shared_model, make_trainer, tokens):
+    batch = batch_of(make_trainer(shared_model))
+    rows = torch.tensor([0, 2, 3, 5, 7, 11, 13, 17, 19])
+    for chosen, kind in itertools.product((None, rows), ("micro_batches", "subtrees")):
+        cuts = getattr(batch, kind)(tokens, chosen)
+        assert sorted(torch.cat(cuts).tolist()) == (list(range(len(batch))) if chosen is None else rows.tolist())
+        for cut in cuts:
+            ends = [(row, end) for row in cut.tolist() for end in range(1, int(batch.lengths[row]) + 1)]
+            prefixes = {tuple(batch.sequences[row, :end].tolist()) for row, end in ends}
+            size = len(prefixes) if kind == "subtrees" else len(cut) * int(batch.lengths[cut].max())
+            assert len(cut) == 1 or size <= tokens

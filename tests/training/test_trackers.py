@@ -8,12 +8,11 @@ import types
 
 import pytest
 
+from conftest import MODEL
 from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.training.trackers import Trackers
-
-MODEL = "qwen2.5-7b-instruct"
 
 
 @pytest.fixture
@@ -60,18 +59,24 @@ class Fake(types.ModuleType):
         )
 
 
-def test_wandb_gets_the_config_and_the_numbers(layout, monkeypatch):
-    fake = Fake("wandb")
-    monkeypatch.setitem(sys.modules, "wandb", fake)
-    with Trackers(config_with("wandb"), layout, "grpo", 1) as trackers:
+@pytest.mark.parametrize(("tracker", "suffix"), [("wandb", ""), ("trackio", " [0-9a-f]{6}")])
+def test_a_tracker_gets_the_run_in_a_folder_of_the_results(layout, monkeypatch, tracker, suffix):
+    fake = Fake(tracker)
+    monkeypatch.setitem(sys.modules, tracker, fake)
+    monkeypatch.setenv("TRACKIO_DIR", "elsewhere")
+    monkeypatch.delenv("TRACKIO_DIR")
+    with Trackers(config_with(tracker), layout, "grpo", 1) as trackers:
         trackers.log(4, {"step": 4, "entropy": 0.5, "accuracy": math.nan})
-    start, logged, end = fake.told
+    start, *rest = fake.told
     assert start["project"] == "entropy-dynamics"
-    assert start["name"] == f"smoke/{MODEL}/grpo/seed1"
-    assert start["config"]["training"]["group_size"] == 16
-    assert start["dir"] == str(layout.root / "logs")
-    assert logged == (4, {"entropy": 0.5})
-    assert end == "finished"
+    assert re.fullmatch(rf"smoke/{MODEL}/grpo/seed1{suffix}", start["name"])
+    assert rest == [(4, {"entropy": 0.5}), "finished"]
+    if tracker == "wandb":
+        assert start["config"]["training"]["group_size"] == 16
+        assert start["dir"] == str(layout.root / "logs")
+    else:
+        assert start["resume"] == "allow"
+        assert os.environ["TRACKIO_DIR"] == str(layout.root / "logs/trackio")
 
 
 @pytest.mark.parametrize(("tracker", "key"), [("wandb", "id"), ("trackio", "name")])
@@ -89,21 +94,6 @@ def test_a_wandb_that_does_not_start_is_one_line(layout, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", Fake("wandb", fails=True))
     with pytest.raises(UserError, match=r"^wandb does not start: api_key not configured \(no-tty\)$"):
         Trackers(config_with("wandb"), layout, "grpo", 1)
-
-
-def test_trackio_gets_the_numbers_in_a_folder_of_the_results(layout, monkeypatch):
-    fake = Fake("trackio")
-    monkeypatch.setitem(sys.modules, "trackio", fake)
-    monkeypatch.setenv("TRACKIO_DIR", "elsewhere")
-    monkeypatch.delenv("TRACKIO_DIR")
-    with Trackers(config_with("trackio"), layout, "grpo", 1) as trackers:
-        assert os.environ["TRACKIO_DIR"] == str(layout.root / "logs/trackio")
-        trackers.log(4, {"step": 4, "entropy": 0.5, "accuracy": math.nan})
-    start, *rest = fake.told
-    assert start["project"] == "entropy-dynamics"
-    assert re.fullmatch(rf"smoke/{MODEL}/grpo/seed1 [0-9a-f]{{6}}", start["name"])
-    assert start["resume"] == "allow"
-    assert rest == [(4, {"entropy": 0.5}), "finished"]
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "wandb", "trackio"])

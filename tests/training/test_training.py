@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 import torch
 
+from conftest import DISTINCT_METHODS, ROOT
+from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.methods import Method
 from entropy_dynamics.training import policy as policy_module
-from entropy_dynamics.training.batch import RolloutBatch
+from entropy_dynamics.training.update import PolicyUpdate
 from reference import (
     SINGLE_FORWARD,
     assert_close,
@@ -24,70 +26,20 @@ from reference import (
     slow_stats,
 )
 
+
 # ---------------------------------------------------------------- gradients
-
-
-def cut_into(batch: RolloutBatch, count: int) -> int:
-    """Tokens per micro-batch that cut the batch into `count`."""
-    most = len(batch.tree(torch.arange(len(batch))).tokens)
-    return next(tokens for tokens in range(most, 0, -1) if len(batch.subtrees(tokens)) == count)
-
-
 @pytest.mark.parametrize(
-    ("method", "params", "single_forward_tokens"),
+    ("method", "params", "kept"),
     [
-        ("grpo", {}, 0),
-        ("clip_b", {"mu": 0.7}, 0),
-        ("clip_b", {"mu": 0.7}, SINGLE_FORWARD),
-        ("clip_v", {"mu": 0.7, "max_frac": 0.05}, 0),
+        *((method, {}, 400) for method in ("kl_cov", "steer", "unlikeliness")),
+        *(("clip_b", {"mu": 0.7}, kept) for kept in (0, 400, SINGLE_FORWARD)),
         ("clip_b", {"share": 0.1}, 0),
         ("clip_v", {"share": 0.1}, SINGLE_FORWARD),
     ],
 )
-def test_micro_batches_change_neither_masks_nor_gradients(
-    shared_model, make_trainer, method, params, single_forward_tokens
-):
-    outcomes = []
-    for count in (1, 2, 7):
-        model = copy.deepcopy(shared_model)
-        tokens = cut_into(batch_of(make_trainer(model)), count)
-        trainer = make_trainer(
-            model, method, params=params, tokens_per_micro_batch=tokens, single_forward_tokens=single_forward_tokens
-        )
-        seen, token_weights = [], trainer.method.token_weights
-
-        def spy(*arguments, token_weights=token_weights, seen=seen, **named):
-            seen.append(token_weights(*arguments, **named))
-            return seen[-1]
-
-        object.__setattr__(trainer.method, "token_weights", spy)
-        metrics = trainer.step(0)
-        assert len(seen) <= 1  # decided once, for the whole batch, or not at all
-        weights = sorted(tuple(row[row.nonzero()].flatten().tolist()) for part in seen for row in part)
-        outcomes.append((weights, gradients(model), metrics))
-    weights, gradient, metrics = outcomes[0]
-    assert (metrics["clip_fraction"] > 0) == (method != "grpo")
-    for other_weights, other_gradient, other_metrics in outcomes[1:]:
-        assert other_weights == weights
-        assert_close(other_gradient, gradient)
-        assert other_metrics["clip_fraction"] == metrics["clip_fraction"]
-        assert other_metrics["entropy"] == pytest.approx(metrics["entropy"], rel=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("method", "kept"),
-    [
-        ("kl_cov", 400),
-        ("steer", 400),
-        ("unlikeliness", 400),
-        ("clip_b", 0),
-        ("clip_b", 400),
-        ("clip_b", SINGLE_FORWARD),
-    ],
-)
-def test_the_gradient_is_the_same_whichever_graphs_are_kept(shared_model, make_trainer, method, kept):
+def test_the_gradient_is_the_same_whichever_graphs_are_kept(shared_model, make_trainer, method, params, kept):
     """Against one micro-batch, all of whose graph is kept; some groups are constant."""
-    params, found = {"mu": 0.7} if method == "clip_b" else {}, []
+    found = []
     constant = {prompt.problem_id for prompt in make_trainer(shared_model).prompts_of_step(0)[:2]}
     for settings in (
         {"single_forward_tokens": SINGLE_FORWARD, "tokens_per_micro_batch": 10_000},
@@ -204,15 +156,12 @@ def test_a_rule_of_ones_own_needs_no_flag(shared_model, make_trainer):
 @pytest.mark.parametrize(
     ("method", "mu", "scope"),
     [
-        ("grpo", None, "per_group"),
-        ("grpo", None, "per_sequence"),
-        ("clip_b", 0.7, "global_token"),
-        ("clip_b", 0.7, "per_group"),
-        ("clip_b_paper", 0.7, "global_token"),
-        ("clip_v", 0.7, "global_token"),
+        ("grpo", None, "per_group"), ("grpo", None, "per_sequence"),
+        ("clip_b", 0.7, "global_token"), ("clip_b", 0.7, "per_group"),
+        ("clip_b_paper", 0.7, "global_token"), ("clip_v", 0.7, "global_token"),
         ("clip_v_paper", 0.7, "per_sequence"),
     ],
-)
+)  # fmt: skip
 def test_the_gradient_written_out(shared_model, make_trainer, method, mu, scope):
     """Strictly on-policy the gradient is that of -sum w A log p / N, with masks by the definitions of the methods."""
     model = copy.deepcopy(shared_model)
@@ -263,8 +212,6 @@ def test_the_gradient_is_clipped_to_its_norm(shared_model, make_trainer):
 
 
 # ---------------------------------------------------------------- several updates per batch
-
-
 def ppo_reference(model, trainer, updates, *, learning_rate, clip_low, clip_high, dual_clip, eps, max_grad_norm):
     """PPO written out: AdamW over shares of the prompts in their order; returns the ratios of every update."""
     prompts, rollouts = rollouts_of(trainer)
@@ -330,8 +277,6 @@ def test_a_batch_is_divided_into_just_as_many_updates(model, make_trainer):
 
 
 # ---------------------------------------------------------------- pushes, and the order of prompts
-
-
 def test_weights_are_cast_before_they_are_gathered(shared_model, make_trainer, monkeypatch):
     """Half of the bytes travel for an engine in bf16."""
     gathered, pushed = [], {}
@@ -363,7 +308,65 @@ def test_an_epoch_has_no_repeats(shared_model, make_trainer, count):
 
 
 def test_too_few_problems_for_a_step_are_an_error(make_trainer, model):
-    with pytest.raises(
-        UserError, match=r"^training.prompts_per_step is 1000; .* at most the number of training problems left \(\d+\)"
-    ):
+    at_most = r"^training.prompts_per_step is 1000; .* number of training problems left \(\d+\)"
+    with pytest.raises(UserError, match=at_most):
         make_trainer(model, prompts_per_step=1000)
+
+
+# ---------------------------------------------------------------- rows without a gradient
+CONFIGS = ROOT / "configs"
+CONSTANT = {0, 2}  # places of the prompts whose group has no reward variance
+
+
+@pytest.fixture
+def run(trainer_on, shared_model, monkeypatch):
+    """`run(name, skipping)`: metrics, gradients of the last update and rows of backward passes in one step."""
+
+    def one_step(name, *, skipping=True, **changes):
+        model, settings = copy.deepcopy(shared_model), {"reward": "binary", "tokens_per_micro_batch": 50} | changes
+        trainer = trainer_on(torch.device("cpu"), name, model, **settings)
+        constant = {prompt.problem_id for place, prompt in enumerate(trainer.prompts_of_step(0)) if place in CONSTANT}
+        trainer.grade = lambda rollout: graded(rollout.problem_id in constant or rollout.sample % 2 == 0)
+        rows = []
+        trainer.policy.register_forward_hook(
+            lambda module, inputs, output: rows.append(len(inputs[1])) if torch.is_grad_enabled() else None
+        )
+        with monkeypatch.context() as patched:
+            if not skipping:
+                patched.setattr(PolicyUpdate, "_by_gradient", lambda self, batch, rows, *_: (rows, rows[:0]))
+            metrics = trainer.step(0)
+        return metrics, gradients(model), sum(rows)
+
+    return one_step
+
+
+@pytest.mark.parametrize("name", DISTINCT_METHODS)
+def test_the_update_is_the_same(run, name):
+    metrics, gradient, rows = run(name)
+    expected, whole, all_rows = run(name, skipping=False)
+    assert metrics["zero_variance_groups"] == 0.5
+    known = {key for key in expected if not key.startswith("seconds_")}
+    assert {key: metrics[key] for key in known} == pytest.approx(
+        {key: expected[key] for key in known}, rel=1e-5, abs=1e-7, nan_ok=True
+    )
+    if whole.any():
+        assert_close(gradient, whole, relative=1e-5)  # the order of summation differs
+    else:
+        assert not gradient.any()
+    assert all_rows == 24
+    config = load_config("laptop", "qwen2.5-7b-instruct", name)
+    if config.training.advantage == "gae" or name == "w_reinforce":  # groups of equal rewards have advantages too
+        assert rows == 24
+    elif config.method.build().acts_without_advantage:
+        assert rows == (8 if name == "nsr_authors" else 18 if name == "psr_authors" else 24)  # rows with a weight
+    elif name in ("psr", "rft"):  # correct responses of all groups
+        assert rows == 18
+    else:
+        assert rows < 16  # half of them, and one in an update without any
+
+
+def test_an_optimizer_step_without_gradients_is_still_taken(run):
+    """One row is kept, so that momentum and weight decay still apply."""
+    metrics, gradient, rows = run("grpo", prompts_per_step=1)
+    assert (metrics["grad_norm"], rows) == (0.0, 1)
+    assert not gradient.any()

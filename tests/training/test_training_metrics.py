@@ -34,8 +34,6 @@ COLUMNS = {
 
 
 # ---------------------------------------------------------------- metrics
-
-
 def test_the_columns_of_the_metrics(model, make_trainer):
     every = {"validation_every": 2, "entropy_change_every": 3}
     validation = {"validation_accuracy": 0.25, "validation_pass": 0.5}
@@ -118,13 +116,6 @@ def test_the_metrics_of_a_step_by_their_definitions(shared_model, make_trainer):
         assert row[name] == pytest.approx(value, rel=1e-4, abs=2e-7), name
 
 
-def test_the_entropy_change_is_measured_on_the_batch_that_was_trained_on(shared_model, make_trainer):
-    """Nothing moves, so nothing changes; a fresh batch would have another entropy."""
-    model = copy.deepcopy(shared_model)
-    row = make_trainer(model, learning_rate=1e-12, weight_decay=0.0).step(0)
-    assert abs(row["entropy_change"]) < 1e-6
-
-
 def test_corollary_2_and_the_law_of_sampling_for_the_tokens_that_the_sampler_draws(shared_model, make_trainer):
     """Nothing moves: over 40 batches the mean of S_c is zero up to its error, and that of S* is not."""
     trainer = make_trainer(copy.deepcopy(shared_model), learning_rate=1e-12, weight_decay=0.0, steps=40)
@@ -167,8 +158,6 @@ def test_hand_worked_constant_groups():
 
 
 # ---------------------------------------------------------------- runs
-
-
 def test_the_reward_is_the_configured_one(shared_model, make_trainer):
     """The paper's reward gives a truncated wrong answer -1 and any other wrong one -0.1, the binary one 0."""
     means = {}

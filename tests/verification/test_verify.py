@@ -30,9 +30,8 @@ from recorded_results import (
 )
 from synthetic_results import MODEL
 
+
 # Sound results
-
-
 @pytest.mark.usefixtures("whole")
 def test_a_long_verification_names_what_is_being_checked(monkeypatch, capsys):
     monkeypatch.setattr("entropy_dynamics.verification.findings.LOG_EVERY_SECONDS", 0.0)
@@ -71,8 +70,6 @@ def test_results_that_were_moved_and_those_that_are_incomplete(verify):
 
 
 # Stale and missing files
-
-
 @pytest.mark.usefixtures("project")
 def test_a_deleted_run_and_a_deleted_record(verify):
     shutil.rmtree(CLIP_B)
@@ -114,8 +111,6 @@ def test_wrong_code_of_the_tables(verify, monkeypatch, name, wrong, column):
 
 
 # Different configs
-
-
 @pytest.mark.usefixtures("project")
 def test_a_config_edited_after_the_run(verify):
     edit(Path("configs/method/clip_b.yaml"), "{mu: 2.0}", "{mu: 2.1}")
@@ -179,8 +174,6 @@ def test_a_broken_experiment_or_claims_file_is_a_finding_beside_the_others(verif
 
 
 # Mistakes
-
-
 @pytest.mark.usefixtures("project")
 @pytest.mark.parametrize(
     ("arguments", "part"),

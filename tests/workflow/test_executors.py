@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from conftest import MODEL
 from entropy_dynamics.client import SERVER
 from entropy_dynamics.config import load_config
 from entropy_dynamics.planning.plan import resources
 from project_copy import ROOT, copy_project
 
-MODEL = "qwen2.5-7b-instruct"
 RUN = f"results/paper/runs/{MODEL}/grpo/seed0/metrics.parquet"
 PAGE = (ROOT / "docs" / "paper-scale.md").read_text()
 

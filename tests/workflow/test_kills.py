@@ -32,7 +32,6 @@ from fault_harness import (
     kill,
     kill_when_there,
     truncate,
-    without_a_run,
 )
 from project_copy import copy_project, snakemake
 
@@ -94,15 +93,14 @@ def victims(work: Workflow, snakemake: subprocess.Popen) -> dict[str, list[psuti
 class Killer:
     """SIGKILLs processes at random moments: of the kinds that are there, one of the kind that it killed least often."""
 
-    def __init__(self, kills: int, seconds: tuple[float, float]):
-        """kills: of each kind; seconds: from one to the next."""
-        self.kills, self.seconds, self.random = kills, seconds, random.Random(SEED)
+    def __init__(self):
+        self.random = random.Random(SEED)
         self.killed = Counter(dict.fromkeys(("Snakemake", "server", "client", "child"), 0))
         self.moment = 0.0
         self.files = self.in_vain = 0
 
     def is_done(self) -> bool:
-        return min(self.killed.values()) >= self.kills
+        return min(self.killed.values()) >= KILLS
 
     def __call__(self, work: Workflow, snakemake: subprocess.Popen) -> None:
         """After kills that left no new file the next one is later, so that a slow machine progresses."""
@@ -116,24 +114,18 @@ class Killer:
                 self.killed[kind] += 1
             before, self.files = self.files, sum(len(work.files(pattern)) for pattern in STAGES.values())
             self.in_vain = self.in_vain + 1 if self.files == before else 0
-        self.moment = time.monotonic() + self.random.uniform(*self.seconds) * 1.5**self.in_vain
+        self.moment = time.monotonic() + self.random.uniform(1.0, 15.0) * 1.5**self.in_vain
 
 
-@pytest.mark.parametrize(
-    ("kills", "seconds"), [(1, (0.0, 2.0)), pytest.param(KILLS, (1.0, 15.0), marks=pytest.mark.long)]
-)
-def test_kills_of_processes_at_random_moments(tmp_path, smoke_project, reference, kills, seconds):
+@pytest.mark.long
+def test_kills_of_processes_at_random_moments(tmp_path, reference):
     """Workflows one after the other until enough processes of each kind were killed; each ends as if none had been.
 
-    The short version repeats one run and its evaluation.
+    At named moments: above for Snakemake and its jobs, in test_preload.py for the server, clients and commands.
     """
-    killer, resumed = Killer(kills, seconds), 0
+    killer, resumed = Killer(), 0
     for number in count():
-        project = tmp_path / str(number)
-        if kills == KILLS:
-            work = Workflow(copy_project(project), checkpoints=number % 2 == 0)
-        else:
-            work = Workflow(without_a_run(shutil.copytree(smoke_project, project)), TARGET, checkpoints=True)
+        work = Workflow(copy_project(tmp_path / str(number)), checkpoints=number % 2 == 0)
         done, sockets = False, 0
         while not done:
             before = killer.killed.copy()
@@ -147,12 +139,10 @@ def test_kills_of_processes_at_random_moments(tmp_path, smoke_project, reference
         resumed += work.resumed()
         if killer.is_done():
             break
-    assert resumed > 0 or kills < KILLS
+    assert resumed > 0
 
 
 # ---------------------------------------------------------------- ended in other ways
-
-
 def interrupt_twice(process: subprocess.Popen) -> None:
     os.killpg(process.pid, signal.SIGINT)
     time.sleep(0.2)

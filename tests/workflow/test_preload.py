@@ -57,13 +57,9 @@ class Preloaded:
 
     def start(self, *arguments: object, **environment: str) -> subprocess.Popen:
         return subprocess.Popen(
-            [*COMMAND, *map(str, arguments)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | {SERVER: str(self.address)} | environment,
-            cwd=ROOT,
-        )
+            [*COMMAND, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, env=os.environ | {SERVER: str(self.address)} | environment,
+        )  # fmt: skip
 
     def commands(self) -> list[psutil.Process]:
         return self.server.children()
@@ -105,8 +101,6 @@ def endless(preloaded, small_results) -> subprocess.Popen:
 
 
 # ---------------------------------------------------------------- as if it had run by itself
-
-
 def test_a_run_is_the_same_to_the_byte(preloaded, small_results):
     """But for metrics.parquet, which has seconds in it, and the provenance, which has its hash."""
     contents = []
@@ -152,25 +146,26 @@ def test_the_client_imports_next_to_nothing(preloaded):
     program = "import os, sys; from entropy_dynamics.client import SERVER, hand_over;"
     program += "code = hand_over(os.environ[SERVER], ['', 'config']); print('MODULES', *sys.modules); sys.exit(code)"
     environment = os.environ | {SERVER: str(preloaded.address)}
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT, env=environment)
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
     assert run.returncode == 0
     modules = run.stdout.rpartition("MODULES")[2].split()
     assert "socket" in modules
     assert not {"numpy", "pydantic", "torch", "omegaconf", "argparse", "pathlib", "typing"} & set(modules)
 
 
-@pytest.mark.parametrize("stage", preload.STAGES)
-def test_the_modules_of_a_stage_are_imported_in_a_single_thread(stage):
-    program = "import os, sys; from entropy_dynamics import preload; preload.load(['', sys.argv[1]]);"
-    program += "print(f'entropy_dynamics.stages.{sys.argv[1]}' in sys.modules, len(os.listdir('/proc/self/task')))"
-    run = subprocess.run(
-        [sys.executable, "-c", program, stage],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env=os.environ | preload.SINGLE_THREADED,
-    )
-    assert run.stdout == "True 1\n", run.stderr
+LOADS = """
+import os, sys
+from entropy_dynamics import preload
+for stage in preload.STAGES:
+    preload.load(["", stage])
+    print(stage, f"entropy_dynamics.stages.{stage}" in sys.modules, len(os.listdir("/proc/self/task")))
+"""
+
+
+def test_the_modules_of_every_stage_are_imported_in_a_single_thread():
+    environment = os.environ | preload.SINGLE_THREADED
+    run = subprocess.run([sys.executable, "-c", LOADS], capture_output=True, text=True, env=environment)
+    assert run.stdout.splitlines() == [f"{stage} True 1" for stage in preload.STAGES], run.stderr
 
 
 def test_only_its_owner_reaches_it(preloaded):
@@ -202,8 +197,6 @@ def test_snakemake_starts_it_for_a_cpu_scale_without_ranks(tmp_path, options):
 
 
 # ---------------------------------------------------------------- where no server can serve
-
-
 def children_seconds(server: Preloaded) -> float:
     return server.server.cpu_times().children_user
 
@@ -236,8 +229,6 @@ def test_commands_run_by_themselves_after_the_code_was_edited(own):
 
 
 # ---------------------------------------------------------------- signals and kills
-
-
 @pytest.mark.parametrize(
     ("number", "code"),
     [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM), (signal.SIGKILL, -signal.SIGKILL)],
@@ -302,9 +293,9 @@ def test_output_goes_to_a_pipe_where_the_server_has_a_file(tmp_path):
     environment = without_server(TMPDIR=str(tmp_path))
     with (tmp_path / "log").open("w") as log:
         command = [sys.executable, "-c", starter]
-        with subprocess.Popen(command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=log, stderr=log):
+        with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=log, stderr=log):
             wait_until(address.is_file)
             environment[SERVER] = address.read_text()
-            run = subprocess.run([*COMMAND, "config"], cwd=ROOT, env=environment, capture_output=True, text=True)
+            run = subprocess.run([*COMMAND, "config"], env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     assert run.stdout

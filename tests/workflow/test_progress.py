@@ -14,7 +14,6 @@ from snakemake.exceptions import LockException
 from snakemake_interface_logger_plugins.common import LogEvent
 
 import snakemake_logger_plugin_progress as progress
-from conftest import ROOT
 from entropy_dynamics.distributed.attempts import ended_early
 
 RUN = {"model": "m", "method": "grpo", "seed": "0"}
@@ -167,11 +166,8 @@ def test_costs_and_the_speed_so_far_give_the_time_left_and_the_next_call_knows_i
     ]
     jobs = [json.loads(line) for line in record.read_text().splitlines()]
     assert [(job["rule"], job["seconds"]) for job in jobs] == [
-        ("model", 120),
-        ("model", 120),
-        ("train", 30),
-        ("table1", 4),
-    ]
+        ("model", 120), ("model", 120), ("train", 30), ("table1", 4),
+    ]  # fmt: skip
 
 
 def test_on_a_cluster_pending_jobs_are_not_running_and_queue_time_is_no_duration(log, capsys, tmp_path):
@@ -216,7 +212,7 @@ def test_a_run_that_ends_early_says_so_beside_its_log_until_the_next_attempt(tmp
     log = tmp_path / "run.log"
     for code, marked in ((ENDS, True), (ENDS.replace("commands.config = ends", ""), False)):
         with log.open("w") as file:
-            done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=file)
+            done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=file)
         assert (done.returncode, ended_early(str(log))) == ((75, True) if marked else (0, False))
 
 

@@ -9,7 +9,6 @@ import zipfile
 import pandas as pd
 import pytest
 
-from conftest import ROOT
 from entropy_dynamics.config import load_config
 from project_copy import copy_project, snakemake
 
@@ -70,7 +69,6 @@ def test_the_study_on_a_gpu_with_weights_in_two_parts(tmp_path):
     check = [sys.executable, "benchmarks/gpu_check.py", "smollm2", "smollm2_alone", "--tiny", "--seeds=1"]
     run = subprocess.run(
         [*check, "--minutes=20", "--processes=1", f"--out={tmp_path}", f"--work={tmp_path}"],
-        cwd=ROOT,
         capture_output=True,
         text=True,
     )

@@ -2,27 +2,38 @@
 
 import errno
 import os
+import shlex
 import shutil
 from pathlib import Path
 
 import pytest
 
 from command_line import from_files
-from conftest import ROOT
+from conftest import MODEL, ROOT
 from entropy_dynamics.cli import main
 
-MODEL = "qwen2.5-7b-instruct"
-RUN = ("--model", MODEL, "--method", "grpo")
+OF_RUN = f"--model {MODEL} --method grpo"
 LONG = "x" * 300  # no file system takes such a name
 EVIL = "../../evil"
 
 
-@pytest.fixture
-def project(tmp_path, monkeypatch):
-    """The project's configs, some folders deep so that a `../` shows."""
-    folder = tmp_path / "home" / "user" / "project"
+@pytest.fixture(scope="module")
+def copies(tmp_path_factory):
+    """Of the project's configs: no command of these tests may write them."""
+    folder = tmp_path_factory.mktemp("copies")
     for name in ("configs", "experiments"):
         shutil.copytree(ROOT / name, folder / name)
+    before = files_in(folder)
+    yield folder
+    assert files_in(folder) == before
+
+
+@pytest.fixture
+def project(copies, tmp_path, monkeypatch):
+    """Some folders deep so that a `../` shows."""
+    (folder := tmp_path / "home" / "user" / "project").mkdir(parents=True)
+    for name in ("configs", "experiments"):
+        (folder / name).symlink_to(copies / name)
     monkeypatch.chdir(folder)
     return folder
 
@@ -86,107 +97,77 @@ def test_method_parameters(refused, method, message):
 
 
 def test_the_untrained_model_is_never_trained(refused):
-    assert "never trained" in refused("train", *RUN, "--method", "base", "--seed", "0", "--scale", "smoke")
+    assert "never trained" in refused(*f"train {OF_RUN} --method base --seed 0".split())
 
 
 @pytest.mark.parametrize("seed", ["-1", "1.0", "00", "\u00b2", "9" * 20, "../1"], ids=ascii)
 def test_seeds(refused, seed):
-    assert "0 or more" in refused("train", *RUN, f"--seed={seed}")
+    assert "0 or more" in refused("train", *OF_RUN.split(), f"--seed={seed}")
+
+
+FILE = " ".join(map(shlex.quote, from_files("x.jsonl")))  # of training problems
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("command", "message"),
     [
-        (("trian",), "unknown command 'trian'; did you mean 'train'?"),
-        (("trian", "train"), "unknown command 'trian'; did you mean 'train'?"),
-        (("plan", "--target", "method"), "unknown value of --target, 'method'; did you mean 'methods'?"),
-        (("--verzion",), "unrecognized arguments: --verzion; did you mean '--version'?"),
-        (("train",), "the following arguments are required: --model, --method, --seed"),
+        ("trian", "unknown command 'trian'; did you mean 'train'?"),
+        ("trian train", "unknown command 'trian'; did you mean 'train'?"),
+        ("plan --target method", "unknown value of --target, 'method'; did you mean 'methods'?"),
+        ("--verzion", "unrecognized arguments: --verzion; did you mean '--version'?"),
+        ("train", "the following arguments are required: --model, --method, --seed"),
+        (f"--scale desk train {OF_RUN}", "options follow their command: entropy-dynamics train --scale"),
+        ("--table compare a b", "options follow their command: entropy-dynamics compare --table a"),
+        ("plan --colour", "arguments: --colour; the options are --scale, --results, --set, --markdown, "),
+        (f"pass_rates --model {MODEL}", "the scale names the model; for another one: --set pass_rates."),
+        ("summary results/laptop --colour", "unrecognized arguments: --colour; it has no options"),
+        ("plan scale=desk", "unrecognized arguments: scale=desk; did you mean '--scale=desk'?"),
+        ("plan seeds.tables=5", "arguments: seeds.tables=5; did you mean '--set seeds.tables=5'?"),
+        ("plan --set seeds.tables 5", "'seeds.tables' has no value; write --set seeds.tables=VALUE"),
+        ("plan --set 'seeds.tables: 5'", "'seeds.tables: 5' has no value; write --set seeds.tables=5"),
+        (f"config {OF_RUN} --set", "argument --set: expected one argument"),
+        ("config --model clip_v --method qwen3-4b-base", "unknown model 'clip_v'"),
+        ("draw ../table1", "unknown table or figure '../table1'; did you mean 'table1'?"),
+        ("draw table1", " is missing; make it with: snakemake --config scale=laptop -- results/"),
+        ("draw --results nowhere", "nowhere/laptop has no seed with all runs of a table or figure;"),
+        ("claims --results nowhere", "no folder nowhere/laptop; make it with: snakemake --config scale="),
+        ("restore x --out mine/first", "mine/first: its last part should name a scale, as in "),
+        ("archive results/laptop out", "no folder results/laptop; pass the folder of a scale"),
+        (f"evaluate {OF_RUN} --seed 0 --datasets {EVIL}", f"no '{EVIL}'; known: aime24, aime25, "),
+        (f"evaluate {OF_RUN} --seed 0 --temperatures hot", "'hot' is not a temperature: 0, which "),
+        (f"model --model {MODEL} --set model.name={EVIL}", f"is '{EVIL}'; it should be '{MODEL}'"),
+        (f"problems {FILE}", "data.train: x.jsonl: no such .jsonl or .parquet file of problems"),
+        (f"problems {FILE.replace('math', 'maths')}", "unknown task 'maths'; did you mean 'math'?"),
         (
-            ("--scale", "desk", "train", *RUN),
-            f"options follow their command: entropy-dynamics train --scale desk {' '.join(RUN)}",
+            f"prompt --model {MODEL}",
+            "train.parquet: no such file; create it with: entropy-dynamics problems",
         ),
-        (("--table", "compare", "a", "b"), "options follow their command: entropy-dynamics compare --table a b"),
+        (f"prompt --model {MODEL} --scale paper", "with: entropy-dynamics problems --scale paper"),
+        (f"prompt --model {MODEL} --results 'my results'", "--scale laptop --results 'my results'"),
+        ("summary results/desk", "claims.json; make it with: entropy-dynamics claims --scale desk"),
+        ("watch --port 99999", "argument --port: '99999' is not a port, 0 to 65535"),
+        ("pass-at-k x.jsonl --power 500", "'500' is not a number of points, up to 100"),
+        ("entropy-check nan", "argument VALUE: 'nan' is not a finite number"),
+        ("summary /", "argument FOLDER: '/' is not the folder of a scale, such as results/"),
         (
-            ("plan", "--colour"),
-            "unrecognized arguments: --colour; the options are --scale, --results, --set, --markdown, ",
-        ),
-        (("pass_rates", "--model", MODEL), "the scale names the model; for another one: --set pass_rates.model=NAME"),
-        (("summary", "results/laptop", "--colour"), "unrecognized arguments: --colour; it has no options"),
-        (("plan", "scale=desk"), "unrecognized arguments: scale=desk; did you mean '--scale=desk'?"),
-        (("plan", "seeds.tables=5"), "unrecognized arguments: seeds.tables=5; did you mean '--set seeds.tables=5'?"),
-        (
-            ("plan", "--set", "seeds.tables", "5"),
-            "argument --set: 'seeds.tables' has no value; write --set seeds.tables=VALUE",
-        ),
-        (
-            ("plan", "--set", "seeds.tables: 5"),
-            "argument --set: 'seeds.tables: 5' has no value; write --set seeds.tables=5",
-        ),
-        (("config", *RUN, "--set"), "argument --set: expected one argument"),
-        (("config", "--model", "clip_v", "--method", "qwen3-4b-base"), "unknown model 'clip_v'"),
-        (("draw", "../table1"), "unknown table or figure '../table1'; did you mean 'table1'?"),
-        (("draw", "table1"), " is missing; make it with: snakemake --config scale=laptop -- results/laptop/"),
-        (("draw", "--results", "nowhere"), "nowhere/laptop has no seed with all runs of a table or figure; make"),
-        (("claims", "--results", "nowhere"), "no folder nowhere/laptop; make it with: snakemake --config scale=laptop"),
-        (
-            ("restore", "x", "--out", "mine/first"),
-            "mine/first: its last part should name a scale, as in results/laptop",
-        ),
-        (("archive", "results/laptop", "out"), "no folder results/laptop; pass the folder of a scale"),
-        (
-            ("evaluate", *RUN, "--seed", "0", "--datasets", EVIL),
-            f"evaluation.samples has no '{EVIL}'; known: aime24, aime25, dapo500, validation",
-        ),
-        (
-            ("evaluate", *RUN, "--seed", "0", "--temperatures", "hot"),
-            "argument --temperatures: 'hot' is not a temperature: 0, which is greedy, or more",
-        ),
-        (("model", "--model", MODEL, "--set", f"model.name={EVIL}"), f"is '{EVIL}'; it should be '{MODEL}'"),
-        (
-            ("problems", *from_files("x.jsonl")),
-            "data.train: x.jsonl: no such .jsonl or .parquet file of problems",
+            "problems --results configs/base.yaml",
+            "'configs/base.yaml/laptop/data'; a part of this path is a file; name a folder",
         ),
         (
-            ("prompt", "--model", MODEL),
-            "train.parquet: no such file; create it with: entropy-dynamics problems --scale laptop",
-        ),
-        (("prompt", "--model", MODEL, "--scale", "paper"), "create it with: entropy-dynamics problems --scale paper"),
-        (
-            ("prompt", "--model", MODEL, "--results", "my results"),
-            "entropy-dynamics problems --scale laptop --results 'my results'",
-        ),
-        (
-            ("summary", "results/desk"),
-            "no file results/desk/claims.json; make it with: entropy-dynamics claims --scale desk",
-        ),
-        (("problems", *from_files("x.jsonl", "maths")), "data.train: unknown task 'maths'; did you mean 'math'?"),
-        (("watch", "--port", "99999"), "argument --port: '99999' is not a port, 0 to 65535"),
-        (("pass-at-k", "x.jsonl", "--power", "500"), "argument --power: '500' is not a number of points, up to 100"),
-        (("entropy-check", "nan"), "argument VALUE: 'nan' is not a finite number"),
-        (("summary", "/"), "argument FOLDER: '/' is not the folder of a scale, such as results/laptop"),
-        (
-            ("problems", "--results", "configs/base.yaml"),
-            "Not a directory: 'configs/base.yaml/laptop/data'; a part of this path is a file; name a folder",
-        ),
-        (
-            ("problems", "--scale", "smoke", "--set", "data.evaluation.dapo500.size=100000"),
+            "problems --scale smoke --set data.evaluation.dapo500.size=100000",
             "data.evaluation.dapo500.size: 100000 leaves nothing of the 240 problems to train on; set lower: "
             "data.evaluation.dapo500.size, data.evaluation.validation.size",
         ),
         (
-            ("problems", "--scale", "smoke", "--set", "data.train={source: hub, repository: a/b, revision: main}"),
+            "problems --scale smoke --set 'data.train={source: hub, repository: a/b, revision: main}'",
             "data.train.revision is 'main'; it should match pattern '^[0-9a-f]{40}$'",
         ),
-        (
-            ("plan", "--scale", "gpu", "--set", "models=[]"),
-            f"scale gpu has no model '{MODEL}', which its experiments need: add it to `models`, or ",
-        ),
+        ("plan --scale gpu --set 'models=[]'", f"scale gpu has no model '{MODEL}', which its "),
     ],
-    ids=lambda value: " ".join(value)[:60] if isinstance(value, tuple) else "",
+    ids=lambda value: value[:60],
 )
-def test_commands(refused, arguments, message):
-    assert message in refused(*arguments)
+def test_commands(refused, command, message):
+    assert message in refused(*shlex.split(command))
 
 
 @pytest.mark.parametrize(

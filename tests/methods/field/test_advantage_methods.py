@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from batches import stats_of
+from batches import random_batch, shares, stats_of
+from entropy_dynamics.core.objective import weighted_sum
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.methods import load_method
 from reference import assert_close, batch_of, even_sum, gradients, rollouts_of
@@ -19,8 +20,6 @@ def advantages_of(name, rewards, groups=None, **params) -> list[float]:
 
 
 # ---------------------------------------------------------------- W-REINFORCE, NSR, PSR
-
-
 @pytest.mark.parametrize(
     ("name", "advantages", "weights"),
     [
@@ -43,8 +42,6 @@ def test_fixed_advantages(name, advantages, weights):
 
 
 # ---------------------------------------------------------------- Pass@k training
-
-
 def slow_pass_at_k(correct: list[bool], k: int) -> list[float]:
     """Reward of a draw of k rollouts: 1 if one is correct; an advantage is the mean over the draws that contain it."""
     draws = list(combinations(range(len(correct)), k))
@@ -78,8 +75,6 @@ def test_pass_at_k_training_by_hand():
 
 
 # ---------------------------------------------------------------- QAE
-
-
 @pytest.mark.parametrize(
     ("correct", "quantile", "baseline"),
     [
@@ -115,14 +110,11 @@ def test_the_interpolated_quantile():
 
 
 # ---------------------------------------------------------------- Dr.GRPO
-
-
 def test_dr_grpo_in_training_against_autograd(make_trainer, model):
     """The mean over rollouts of the sum over tokens, divided by max_tokens; advantages without the deviation."""
     trainer = make_trainer(copy.deepcopy(model), "dr_grpo", params={"max_tokens": 30})
     batch = batch_of(make_trainer(model))
     trainer.step(0)
-
     reference = make_trainer(copy.deepcopy(model))
     logp = reference.policy.stats(batch, torch.arange(len(batch)), 1.0).logp
     rewards = torch.tensor([float(even_sum(rollout).correct) for rollout in rollouts_of(reference)[1]])
@@ -132,7 +124,6 @@ def test_dr_grpo_in_training_against_autograd(make_trainer, model):
 
 
 # ---------------------------------------------------------------- Entrocraft
-
 SIGNS = torch.tensor([[1.0, 1.0], [-1.0, -1.0], [0.0, 0.0]])
 ONES = torch.ones(3, 2)
 
@@ -182,8 +173,6 @@ def test_entrocraft_as_released(entropy, first, second):
 
 
 # ---------------------------------------------------------------- AsymGRPO
-
-
 def test_asym_grpo_by_hand():
     """One of four is correct: odds of 3."""
     found = advantages_of("asym_grpo", [1.0, 0.0, -0.1, -1.0], beta_plus=2.0, beta_minus=1.0)
@@ -196,3 +185,36 @@ def test_asym_grpo_with_exponents_of_a_half_is_grpo():
     found = advantages_of("asym_grpo", rewards, beta_plus=0.5, beta_minus=0.5)
     standard = (np.array(rewards) - np.mean(rewards)) / np.std(rewards)
     assert found == pytest.approx(standard.tolist())
+
+
+# ---------------------------------------------------------------- RFT
+def gradient(name, logp, logp_old, rewards, mask):
+    """Gradient of the loss of a batch with respect to log p; one group per pair of rows."""
+    method, groups = load_method(name), torch.arange(len(rewards)) // 2
+    advantages = method.advantages(rewards, groups)[:, None].expand(mask.shape)
+    weights = method.token_weights(stats_of(logp), advantages, mask)
+    logp = logp.clone().requires_grad_()
+    weighted_sum(method.token_loss(logp, logp_old, advantages, mask), shares(method, weights, mask)).backward()
+    return logp.grad
+
+
+def test_the_gradient_is_that_of_the_mean_log_likelihood_of_correct_answers():
+    logp, _, _, mask = random_batch(seed=1)
+    rewards = torch.tensor([1.0, 0.0, -0.1, 0.3] * 3)
+    correct = mask & (rewards > 0)[:, None]
+    found = gradient("rft", logp, logp - 1.0, rewards, mask)  # whatever the policy that sampled them
+    assert torch.allclose(found, torch.where(correct, -1.0 / correct.sum(), 0.0))
+
+
+def test_strictly_on_policy_it_is_psr_and_off_policy_it_is_not():
+    logp, _, _, mask = random_batch(seed=2)
+    rewards = torch.tensor([1.0, 0.0] * 6)
+    same = [gradient(name, logp, logp, rewards, mask) for name in ("rft", "psr")]
+    stale = [gradient(name, logp, logp - 0.1, rewards, mask) for name in ("rft", "psr")]
+    assert torch.allclose(*same)
+    assert not torch.allclose(*stale)
+
+
+def test_a_batch_without_correct_answers_has_no_gradient():
+    logp, _, _, mask = random_batch(seed=3)
+    assert not gradient("rft", logp, logp, torch.zeros(12), mask).any()

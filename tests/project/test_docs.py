@@ -1,0 +1,128 @@
+"""Pages of docs: their generated lists, their links, and the hooks of the site."""
+
+import importlib.util
+import json
+import re
+import runpy
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from conftest import ROOT
+
+spec = importlib.util.spec_from_file_location("lists", ROOT / "docs" / "lists.py")
+lists = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(lists)
+
+
+@pytest.mark.parametrize("page", [lists.REFERENCE / "README.md", lists.EXPERIMENTS / "README.md"], ids=str)
+def test_the_lists_of_a_page_are_up_to_date(page):
+    assert lists.written(page) == page.read_text(encoding="utf-8"), "run: python docs/lists.py"
+
+
+def test_a_list_follows_its_files(tmp_path, monkeypatch):
+    """A pooled run of other parts, with another processor and another verdict."""
+    name = "laptop/controls/pooled"
+    reference = tmp_path / "reference"
+    for part in ("pooled", "seeds-0-4", "seeds-50-54"):
+        (folder := reference / f"laptop/controls/{part}").mkdir(parents=True)
+        for file in ("run.yaml", "controls.json", "counts.parquet", "models.json"):
+            if (source := lists.REFERENCE / f"laptop/controls/{part}/{file}").is_file():
+                (folder / file).write_bytes(source.read_bytes())
+    monkeypatch.setattr(lists, "REFERENCE", reference)
+    of_pooled = next(row for row in lists.published_runs().splitlines() if "controls-both" in row)
+    assert "| 0 to 4, 50 to 54 |" in of_pooled
+    assert ": 14, 3, 6 |" in of_pooled
+    verdicts = json.loads((reference / name / "controls.json").read_text())
+    next(entry for entry in verdicts if entry["verdict"] == "holds")["verdict"] = "inconclusive"
+    (reference / name / "controls.json").write_text(json.dumps(verdicts))
+    (reference / name / "run.yaml").write_text("was: [x]\nshows: it\nof: [seeds-50-54]\nprocessor: Z80\n")
+    row = next(row for row in lists.published_runs().splitlines() if "[x]" in row)
+    assert "| 50 to 54 | Z80 |" in row
+    assert ": 13, 3, 7 |" in row
+
+
+# ---------------------------------------------------------------- links
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("*/README.md"), *(ROOT / "docs").rglob("*.md")]
+LINK = re.compile(r"\]\(([^)\s]+)\)|(?:src|href)=\"([^\"]+)\"")
+
+
+def headings(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub and MkDocs make them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    plain = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title) for title in titles)
+    return {re.sub(r"[^\w -]", "", title.lower()).strip().replace(" ", "-") for title in plain}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_to_a_file_leads_somewhere(page):
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    for link in (first or second for first, second in LINK.findall(text)):
+        if re.match(r"[a-z]+:|#", link) or link.startswith("api/"):
+            continue
+        target, _, heading = link.partition("#")
+        file = (page.parent / target).resolve()
+        assert file.exists(), link
+        if heading and file.suffix == ".md":
+            assert heading in headings(file), link
+
+
+# ---------------------------------------------------------------- hooks of the site
+@pytest.fixture(scope="module")
+def on_page_content():
+    return runpy.run_path(str(ROOT / "docs" / "wide_tables.py"))["on_page_content"]
+
+
+def table(columns: int) -> str:
+    heads = "".join(f"<th><em>c{column}</em></th>" for column in range(columns))
+    cells = [[f'<td style="text-align: right;">{row}.{column}</td>' for column in range(columns)] for row in range(2)]
+    rows = "".join(f"<tr>\n{''.join(row)}</tr>" for row in cells)
+    return f"<table>\n<thead>\n<tr>{heads}</tr>\n</thead>\n<tbody>{rows}</tbody>\n</table>"
+
+
+def test_the_cells_of_a_wide_table_carry_the_names_of_their_columns(on_page_content):
+    shown = on_page_content(f"<p>before</p>{table(7)}<p>after</p>", page=None)
+    assert shown.startswith('<p>before</p><div class="listed wide"><table>')
+    assert shown.endswith("</table></div><p>after</p>")
+    for row in range(2):
+        for column in range(7):
+            assert f'<td data-label="c{column}" style="text-align: right;">{row}.{column}</td>' in shown
+    assert shown.count("data-label") == 7 + 14  # the headings, by which site.css gives columns their widths
+
+
+# Equations: what latex2mathml writes, and how it is repaired
+
+
+@pytest.fixture(scope="module")
+def equation():
+    """What latex2mathml writes -> what is on the page. A stand-in writes it: these tests have no latex2mathml."""
+
+    def shown(written: str) -> str:
+        converter = types.ModuleType("latex2mathml.converter")
+        converter.convert = lambda *_, **__: written
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(sys.modules, "latex2mathml", types.ModuleType("latex2mathml"))
+            patch.setitem(sys.modules, "latex2mathml.converter", converter)
+            hook = runpy.run_path(str(ROOT / "docs" / "equations.py"))["on_page_content"]
+        return hook(r'<span class="arithmatex">\(x\)</span>')
+
+    return shown
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ("<mi>H</mi><mi>log</mi><mi>p</mi>", '<mi>H</mi><mo lspace="0.17em" rspace="0.17em">log</mo><mi>p</mi>'),
+        ("<mi>i</mi><mi>&#x0007E;</mi><mi>p</mi>", "<mi>i</mi><mo>&#x0223C;</mo><mi>p</mi>"),
+        ("<mo>&#x0003D;</mo><mo>&#x02212;</mo>", '<mo>&#x0003D;</mo><mo form="prefix">&#x02212;</mo>'),
+        (
+            '<mo stretchy="false">&#x00029;</mo><mo>&#x02212;</mo>',
+            '<mo stretchy="false">&#x00029;</mo><mo>&#x02212;</mo>',
+        ),
+    ],
+)
+def test_operators_and_signs_get_their_space(equation, written, shown):
+    assert equation(written) == shown
