@@ -2,9 +2,11 @@
 
     python tests/mutate.py [--sample N] [NAME ...]          NAME: of a file, such as clip_v
 
-Every mutant is one change of one file, run against the tests of that file in a fork of this
-process, so that PyTorch is imported once. A mutant that no test notices is printed: either a test is missing, or the
-change makes no difference. Nothing is written to the source.
+A mutant is one change of one file. The tests of the file run once and their lines are recorded; the tests that reach
+the changed line then run in a fork, the quick ones first, until one fails. A mutant that no test notices is printed:
+either a test is missing, or the change makes no difference. Nothing is written to the source.
+
+Not seen by mutants: what session fixtures made, and what a test makes when it is imported or in another process.
 
 (mutmut leaves decorated classes and functions alone, which all methods here are; cosmic-ray restarts Python for each
 mutant. The Triton kernels are left out: their interpreter takes minutes.)
@@ -17,11 +19,17 @@ import os
 import random
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
-from importlib.machinery import SourceFileLoader
-from importlib.util import spec_from_file_location
+from functools import partial
 from pathlib import Path
+from types import CodeType, FrameType, FunctionType, ModuleType
+from typing import Any
+
+import hypothesis
+import jaxtyping
+import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = "entropy_dynamics"
@@ -29,7 +37,7 @@ SOURCE = ROOT / "src" / PACKAGE
 TESTS = {  # the quick ones first: a mutant is done with at the first test that fails
     "analysis/envelope": ["envelope", "left"],
     "analysis/scores": ["extra_figures", "tables", "matched"],
-    "analysis/statistics": ["statistics", "verdicts"],
+    "analysis/statistics": ["statistics"],
     "analysis/verdicts": ["verdicts", "paper_claims", "temperatures", "points", "left"],
     "core/advantages": ["advantages", "critic"],
     "core/dynamics": ["dynamics"],
@@ -46,7 +54,7 @@ TESTS = {  # the quick ones first: a mutant is done with at the first test that 
     "methods/grpo": ["methods", "golden_run"],
     "methods/placebo": ["placebo"],
     "methods/s_star": ["methods", "golden_run"],
-    "reporting/published": ["published"],
+    "publishing/restore": ["published"],
     "training/critic": ["critic", "training"],
     "training/update": ["skipped_rows", "staleness", "first_order", "covariance", "training", "golden_run"],
 }
@@ -54,7 +62,7 @@ TESTS = {  # the quick ones first: a mutant is done with at the first test that 
 OF_METHODS = ["baselines", "ratio_methods", "advantage_methods", "weight_methods", "vocabulary_methods", "rft"]
 OF_METHODS += ["authors_functions"]
 OF_CONFIGS = "defaults_agree"  # slow tests of configs/, not of code
-TIMES = 5  # as long as the unchanged code takes, after which a mutant counts as noticed: it hangs
+TIMES, SECONDS = 5, 3  # a test that takes TIMES as long as without a mutant, and SECONDS, hangs: it notices
 COMPARISONS = {
     ast.Lt: (ast.LtE, ast.Gt),
     ast.LtE: (ast.Lt, ast.Gt),
@@ -87,9 +95,13 @@ NOT_LOOKED_AT = ("annotation", "returns", "decorator_list", "type_params")  # fi
 # ---------------------------------------------------------------- mutants
 
 
-def mutants(source: str) -> Iterator[tuple[str, ast.Module]]:
-    """Each small change of `source`, in words, and the changed tree, which is valid until the next one is asked for."""
+def mutants(source: str) -> Iterator[tuple[str, range | None, ast.Module]]:
+    """Each small change of `source`, its lines, and the changed tree, which is valid until the next one is asked for.
+
+    The lines are those of the statement, or of its head; None outside functions, whose lines run on import only.
+    """
     tree = ast.parse(source)
+    statements = [node for node in ast.walk(tree) if isinstance(node, ast.stmt)]
     for parent in _nodes(tree):
         for field, value in ast.iter_fields(parent):
             if field in NOT_LOOKED_AT:
@@ -104,11 +116,20 @@ def mutants(source: str) -> Iterator[tuple[str, ast.Module]]:
                         value[index] = other
                     else:
                         setattr(parent, field, other)
-                    yield about, ast.fix_missing_locations(tree)
+                    yield about, _lines(statements, node.lineno), ast.fix_missing_locations(tree)
                     if isinstance(value, list):
                         value[index] = node
                     else:
                         setattr(parent, field, node)
+
+
+def _lines(statements: list[ast.stmt], line: int) -> range | None:
+    around = [one for one in statements if one.lineno <= line <= one.end_lineno]
+    if not any(isinstance(one, ast.FunctionDef) for one in around):
+        return None
+    inner = around[-1]  # ast.walk goes down
+    body = getattr(inner, "body", None)
+    return range(inner.lineno, max(inner.lineno + 1, body[0].lineno) if body else inner.end_lineno + 1)
 
 
 def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
@@ -175,66 +196,134 @@ def _changed(node: ast.AST) -> Iterator[ast.AST]:
 # ---------------------------------------------------------------- running them
 
 
-class Mutated(SourceFileLoader):
-    """Loads one module of the package from a changed tree; as a finder it knows no other."""
+class Mutants:
+    """Plugin of pytest: runs each test once, and then, for every mutant of some files, those that reach it."""
 
-    def __init__(self, path: Path, tree: ast.Module):
-        parts = path.relative_to(SOURCE.parent).with_suffix("").parts
-        self.folder = [str(path.parent)] if parts[-1] == "__init__" else None
-        super().__init__(".".join(parts[:-1] if self.folder else parts), str(path))
-        self.tree = tree
+    def __init__(self, names: list[str], sample: int | None):
+        self.names, self.sample = names, sample
+        self.paths = {str(SOURCE / f"{name}.py") for name in names}
+        self.lines: dict[pytest.Item, set[tuple[str, int]]] = {}  # that a test reaches; quick tests first
+        self.costs: dict[pytest.Item, float] = {}  # seconds of CPU time
+        self.counts = [0, 0, 0]  # mutants noticed, tried, and that there are
+        self.out = os.fdopen(os.dup(1), "w")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what pytest says
 
-    def get_code(self, fullname):
-        return compile(self.tree, self.path, "exec")
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session) -> bool:
+        self.items = session.items
+        for item in self.items:
+            self._trace(item)
+        self.lines = dict(sorted(self.lines.items(), key=lambda of: self.costs[of[0]]))
+        for name in self.names:
+            self._file(SOURCE / f"{name}.py")
+        self._say("{} of {} mutants are noticed, of {} that there are".format(*self.counts))
+        return True
 
-    def find_spec(self, fullname, *_):
-        if fullname != self.name:
-            return None
-        return spec_from_file_location(fullname, self.path, loader=self, submodule_search_locations=self.folder)
+    def _say(self, line: str) -> None:
+        print(line, file=self.out, flush=True)
+
+    def _trace(self, item: pytest.Item) -> None:
+        reached = set()
+
+        def trace(frame: FrameType, *_) -> Any:
+            if frame.f_code.co_filename not in self.paths:
+                return None
+            reached.add((frame.f_code.co_filename, frame.f_lineno))
+            return trace
+
+        start = time.process_time()
+        sys.settrace(trace)
+        failed = self._fails(item)
+        sys.settrace(None)
+        if failed:
+            self._say(f"{item.nodeid} fails without any mutant and is left out")
+        else:
+            self.lines[item], self.costs[item] = reached, time.process_time() - start
+
+    def _fails(self, item: pytest.Item) -> bool:
+        item.session._setupstate.teardown_exact(item)
+        before = item.session.testsfailed
+        other = next((one for one in self.items if one is not item), None)  # keeps what session fixtures made
+        item.ihook.pytest_runtest_protocol(item=item, nextitem=other)
+        return item.session.testsfailed > before
+
+    def _file(self, path: Path) -> None:
+        """Try the mutants of a file."""
+        name = path.relative_to(SOURCE.parent).with_suffix("").as_posix().removesuffix("/__init__")
+        module = importlib.import_module(name.replace("/", "."))
+        source, start = path.read_text(), time.perf_counter()
+        of_file = {item: {line for file, line in of if file == str(path)} for item, of in self.lines.items()}
+        quick = [item for item, lines in of_file.items() if lines and self.costs[item] < 1]
+        if self._notices(quick, module, ast.parse(source)):
+            self._say(f"{name}: a test fails with the same code compiled again")
+            return
+        count = sum(1 for _ in mutants(source))
+        chosen = set(range(count))
+        if self.sample is not None and self.sample < count:
+            chosen = set(random.Random(0).sample(range(count), self.sample))
+        self._say(f"{name}: {len(chosen)} of {count} mutants")
+        noticed = 0
+        for number, (about, where, tree) in enumerate(mutants(source)):
+            if number not in chosen:
+                continue
+            items = [item for item, lines in of_file.items() if lines and (where is None or lines.intersection(where))]
+            if self._notices(items, module, tree):
+                noticed += 1
+            else:
+                self._say(f"    survives{'' if items else ', reached by no test'}: {path.name}:{about}")
+        self._say(f"    {noticed} are noticed, in {time.perf_counter() - start:.0f} s")
+        self.counts = [old + new for old, new in zip(self.counts, (noticed, len(chosen), count), strict=True)]
+
+    def _notices(self, items: list[pytest.Item], module: ModuleType, tree: ast.Module) -> bool:
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                become(module, compile(tree, module.__file__, "exec"))
+                for item in items:
+                    # Of CPU time; nobody handles the signal, so it ends the process.
+                    signal.setitimer(signal.ITIMER_PROF, TIMES * self.costs[item] + SECONDS)
+                    if self._fails(item):
+                        break
+                else:
+                    code = 0
+            finally:
+                os._exit(code)
+        return os.waitpid(child, 0)[1] != 0
 
 
-def noticed(path: Path, tree: ast.Module, tests: list[str], limit: float) -> bool:
-    """True if a test fails, or runs for more than `limit` seconds, with `tree` as the content of `path`."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            signal.setitimer(signal.ITIMER_PROF, limit)  # of CPU time; nobody handles it, so it ends the process
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, 1)
-            os.dup2(nowhere, 2)
-            sys.meta_path.insert(0, Mutated(path, tree))
-            import pytest
+def become(module: ModuleType, code: CodeType) -> None:
+    """Let an imported module be what `code` makes, also where other modules already have its functions or constants."""
+    exec(code, made := {"__name__": module.__name__, "__spec__": module.__spec__})
+    folders = str(SOURCE), str(ROOT / "tests")
+    own = [one for one in sys.modules.values() if (getattr(one, "__file__", None) or "").startswith(folders)]
+    for name, new in made.items():
+        old = vars(module).get(name)
+        if isinstance(new, int | float | str | tuple | list | dict | set | frozenset | partial | None) and new != old:
+            for one in own:
+                if one is module or vars(one).get(name) is old:
+                    setattr(one, name, new)
+        elif getattr(old, "__module__", None) == module.__name__:
+            _renew(old, new)
+    for one in own:
+        for value in list(vars(one).values()):
+            if str(getattr(value, "__module__", "")).startswith(PACKAGE) and hasattr(value, "cache_clear"):
+                value.cache_clear()
 
-            code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-k", f"not ({OF_CONFIGS})", *tests])
-        finally:
-            os._exit(int(code))
-    return os.waitpid(child, 0)[1] != 0
 
-
-def preload() -> None:
-    """Import what the tests need of other packages; of our own nothing stays, so that a mutant is all there is."""
-    from hypothesis import settings
-
-    settings.register_profile("mutants", derandomize=True, database=None)
-    settings.load_profile("mutants")
-    sys.path[:0] = [str(ROOT / "tests"), str(SOURCE.parent)]
-    before = set(sys.modules)
-    import jaxtyping
-    import torch
-
-    torch.set_num_threads(1)
-    jaxtyping.install_import_hook = lambda *_: None  # conftest's would load the module in the place of a mutant
-    importlib.import_module("conftest")
-    importlib.import_module("test_training")
-    import transformers
-
-    for name in ("Qwen2", "Qwen3", "Llama"):
-        getattr(transformers, f"{name}ForCausalLM")
-    own = {path.stem for path in (ROOT / "tests").rglob("*.py")} | {PACKAGE}
-    for name in set(sys.modules) - before:
-        if name.partition(".")[0] in own:
-            del sys.modules[name]
+def _renew(old: Any, new: Any) -> None:
+    """Let a function or a class do what another does."""
+    for inner in ("fget", "func", "__func__", "__wrapped__"):
+        if hasattr(old, inner) and hasattr(new, inner):
+            _renew(getattr(old, inner), getattr(new, inner))
+    if isinstance(old, FunctionType) and isinstance(new, FunctionType):
+        old.__code__, old.__defaults__, old.__kwdefaults__ = new.__code__, new.__defaults__, new.__kwdefaults__
+    elif isinstance(old, type):
+        for name, value in vars(new).items():
+            if isinstance(value, int | float | str | tuple | dict) and not name.startswith("_"):
+                setattr(old, name, value)
+            elif name in vars(old) and name not in ("__dict__", "__weakref__"):
+                _renew(vars(old)[name], value)
 
 
 def file_of(part: str) -> Path:
@@ -256,34 +345,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="files, such as clip_v (default: all)")
     parser.add_argument("--sample", type=int, metavar="N", help="of each file only N mutants, always the same ones")
-    options = parser.parse_args()
+    options, tests = parser.parse_args(), all_tests()
+    names = [name for name in tests if not options.names or {Path(name).name, name} & set(options.names)]
+    files = sorted({str(file_of(part)) for name in names for part in tests[name]})
     os.environ["OMP_NUM_THREADS"] = "1"
     os.chdir(ROOT)
-    preload()
-    tried = killed = possible = 0
-    for name, parts in all_tests().items():
-        if options.names and Path(name).name not in options.names and name not in options.names:
-            continue
-        path = SOURCE / f"{name}.py"
-        source, tests = path.read_text(), [str(file_of(part)) for part in parts]
-        start = time.perf_counter()
-        if noticed(path, ast.parse(source), tests, limit=600):
-            sys.exit(f"{name}: its tests fail without any mutant")
-        seconds = time.perf_counter() - start
-        count = sum(1 for _ in mutants(source))
-        chosen = set(range(count))
-        if options.sample is not None and options.sample < count:
-            chosen = set(random.Random(0).sample(range(count), options.sample))
-        print(f"{name}: {len(chosen)} of {count} mutants; its tests take {seconds:.0f} s", flush=True)
-        alive = 0
-        for number, (about, tree) in enumerate(mutants(source)):
-            if number in chosen and not noticed(path, tree, tests, limit=TIMES * seconds + 10):
-                print(f"    survives: {path.name}:{about}", flush=True)
-                alive += 1
-        print(f"    {len(chosen) - alive} are noticed", flush=True)
-        possible, tried, killed = possible + count, tried + len(chosen), killed + len(chosen) - alive
-    print(f"{killed} of {tried} mutants are noticed, of {possible} that there are")
-    return 0
+    hypothesis.settings.register_profile("mutants", derandomize=True, database=None)
+    hypothesis.settings.load_profile("mutants")
+    jaxtyping.install_import_hook = lambda *_: None  # its wrappers would hide the functions
+    with tempfile.TemporaryDirectory() as folder:
+        fixed = ["-p", "no:cacheprovider", f"--basetemp={folder}/tests", "-k", f"not ({OF_CONFIGS})"]
+        return int(pytest.main([*fixed, *files], plugins=[Mutants(names, options.sample)]))
 
 
 if __name__ == "__main__":

@@ -104,7 +104,7 @@ def seed_interval(values: PerSeed) -> Interval:
     mean, seeds = mean_interval(values), values.shape[-1]
     if seeds < MIN_SEEDS:
         return mean
-    (depth, share), ordered = _depth(seeds), np.sort(values, axis=-1)
+    (depth, share), ordered = _depth(seeds), np.sort(values)
     ends = ordered, ordered[..., ::-1]
     low, high = (mean.error + (1 - share) * end[..., depth - 1] + share * end[..., depth] for end in ends)
     return replace(mean, value=np.median(values, axis=-1), low=low, high=high)
@@ -262,7 +262,7 @@ def _depth(seeds: int) -> tuple[int, float]:
         """Probability that the order statistics at this depth from both ends enclose the median."""
         return float(1 - 2 * scipy.special.bdtr(depth - 1, seeds, 0.5))
 
-    depth = max([d for d in range(1, seeds // 2 + 1) if level(d) >= LEVEL], default=1)
+    depth = max(1, sum(level(d) >= LEVEL for d in range(1, seeds)))  # levels fall with the depth
     if level(depth) < LEVEL:  # five seeds
         return depth, 0.0
     excess = (level(depth) - LEVEL) / (level(depth) - level(depth + 1))
