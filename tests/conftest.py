@@ -39,9 +39,14 @@ from reference import even_sum, sums, training_config
 ROOT = Path(__file__).parents[1]
 MODEL = "qwen2.5-7b-instruct"
 HABITS = {
-    "solved": 0.5, "attempts": 2, "gives_up": 0.5, "sloppy": 0.1, "shortcut": 0.2, "unboxed": 0.1,
+    "solved": 0.5,
+    "attempts": 2,
+    "gives_up": 0.5,
+    "sloppy": 0.1,
+    "shortcut": 0.2,
+    "unboxed": 0.1,
     "rambling": 0.1,
-}  # fmt: skip
+}
 SETS = ("aime24", "aime25", "dapo500", "validation")
 # Published problems as JSONL, such as dapo_slice.jsonl and aime24.jsonl; the tests that read them are skipped without.
 REAL_PROBLEMS = Path(os.environ.get("ENTROPY_DYNAMICS_REAL_PROBLEMS", ROOT.parent / "shared" / "data"))
@@ -57,9 +62,13 @@ LONGEST += ("degenerate_batches", "token_stats_triton", "preload", "report_page"
 DEALT_OUT = ("test_reference_runs",)
 # Every method's training step, and the tests of each module that is annotated; none passes a wrong shape on purpose.
 TYPED = {
-    "test_shapes", "test_dynamics", "test_objective", "test_critic", "test_all_methods",
+    "test_shapes",
+    "test_dynamics",
+    "test_objective",
+    "test_critic",
+    "test_all_methods",
     "test_every_response_is_cut_off",
-}  # fmt: skip
+}
 
 
 def smallest_group(method: str) -> int:
@@ -181,10 +190,17 @@ def toy_model_config(**changes) -> ToyModelConfig:
     """One layer, one head and one warm-start step, unless `changes` say otherwise."""
     solutions = {"task": "countdown", "numbers": (2, 3), "values": (1, 9), "targets": (1, 40), "habits": HABITS}
     values = {
-        "architecture": "qwen2", "hidden_size": 32, "layers": 1, "head_size": 32, "heads": 1,
-        "kv_heads": 1, "intermediate_size": 48, "tied_embeddings": True, "seed": 5,
+        "architecture": "qwen2",
+        "hidden_size": 32,
+        "layers": 1,
+        "head_size": 32,
+        "heads": 1,
+        "kv_heads": 1,
+        "intermediate_size": 48,
+        "tied_embeddings": True,
+        "seed": 5,
         "warm_start": {"steps": 1, "batch_size": 2, "learning_rate": 1e-3, "solutions": solutions},
-    }  # fmt: skip
+    }
     return ToyModelConfig.model_validate(values | changes)
 
 
@@ -194,9 +210,14 @@ def make_model(tokenizer) -> Callable:
 
     def make(architecture: str = "qwen2", *, layers=1, heads=1, kv_heads=1, seed: int = 5, tied: bool = True):
         spec = toy_model_config(
-            architecture=architecture, hidden_size=32 * heads, layers=layers, heads=heads,
-            kv_heads=kv_heads, tied_embeddings=tied, seed=seed,
-        )  # fmt: skip
+            architecture=architecture,
+            hidden_size=32 * heads,
+            layers=layers,
+            heads=heads,
+            kv_heads=kv_heads,
+            tied_embeddings=tied,
+            seed=seed,
+        )
         model = build_toy_model(spec, tokenizer).eval()
         with torch.no_grad():  # weights as large as a trained model's, so that its distributions are not nearly uniform
             for parameter in model.parameters():
@@ -229,11 +250,19 @@ def make_trainer(prompts, tokenizer) -> Callable:
         sampler = NativeSampler(model, end_tokens=[tokenizer.eos_token_id], batch_size=64)
         sampler.returns_logp = config.engine_ratios or config.importance_truncation is not None
         return Trainer(
-            config, policy=policy, method=load_method(method, **(params or {})), sampler=sampler,
-            grade=grade, prompts=prompts, temperature=1.0, max_new_tokens=max_new, seed=seed,
+            config,
+            policy=policy,
+            method=load_method(method, **(params or {})),
+            sampler=sampler,
+            grade=grade,
+            prompts=prompts,
+            temperature=1.0,
+            max_new_tokens=max_new,
+            seed=seed,
             critic=load_critic(Path(), policy, config, ranks or Ranks()) if config.advantage == "gae" else None,
-            validate=validate, ranks=ranks or Ranks(),
-        )  # fmt: skip
+            validate=validate,
+            ranks=ranks or Ranks(),
+        )
 
     return make
 

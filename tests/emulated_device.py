@@ -31,14 +31,20 @@ COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 aten = torch.ops.aten
 COPIES = {aten.copy_.default, aten._to_copy.default}
 INDEXING = {
-    aten.index.Tensor, aten._unsafe_index.Tensor, aten.index_put.default, aten.index_put_.default,
+    aten.index.Tensor,
+    aten._unsafe_index.Tensor,
+    aten.index_put.default,
+    aten.index_put_.default,
     aten._index_put_impl_.default,
-}  # fmt: skip
+}
 
 PRODUCTS = {getattr(aten, name).default for name in ("mm", "bmm", "addmm", "baddbmm", "mv", "dot")}
 TAKE_SCALARS = {  # they read a CPU tensor without dimensions as a number, though they are not tagged as element-wise
-    aten.fill.Tensor, aten.fill_.Tensor, aten.masked_fill.Tensor, aten.masked_fill_.Tensor,
-}  # fmt: skip
+    aten.fill.Tensor,
+    aten.fill_.Tensor,
+    aten.masked_fill.Tensor,
+    aten.masked_fill_.Tensor,
+}
 
 
 class DeviceError(RuntimeError):
@@ -71,9 +77,13 @@ class DeviceTensor(Tensor):
     @staticmethod
     def __new__(cls, on_cpu: Tensor) -> "DeviceTensor":
         self = Tensor._make_wrapper_subclass(
-            cls, on_cpu.size(), strides=on_cpu.stride(), storage_offset=on_cpu.storage_offset(),
-            dtype=on_cpu.dtype, device=DEVICE,
-        )  # fmt: skip
+            cls,
+            on_cpu.size(),
+            strides=on_cpu.stride(),
+            storage_offset=on_cpu.storage_offset(),
+            dtype=on_cpu.dtype,
+            device=DEVICE,
+        )
         self.on_cpu = on_cpu
         return self
 

@@ -82,11 +82,14 @@ class Workflow:
         """
         with open(self.output, "wb") as output:
             return subprocess.Popen(
-                [self.snakemake, *self.targets, "--config", "scale=smoke"], cwd=self.project,
+                [self.snakemake, *self.targets, "--config", "scale=smoke"],
+                cwd=self.project,
                 env=self.environment | ({} if pause is None else paused(self.results / pause)),
-                stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
                 preexec_fn=heed_interrupts,
-            )  # fmt: skip
+            )
 
     def said(self) -> str:
         return self.output.read_text(errors="replace")

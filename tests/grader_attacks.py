@@ -10,12 +10,17 @@ from entropy_dynamics.training.rewards import REWARDS
 
 CANARY = "canary-of-the-grader"  # the name of a file that no response may create
 CODE = [
-    f"__import__('os').system('touch {CANARY}')", f"open('{CANARY}', 'w')",
+    f"__import__('os').system('touch {CANARY}')",
+    f"open('{CANARY}', 'w')",
     f"exec(\"open('{CANARY}', 'w')\")",
-    f"[c for c in ().__class__.__base__.__subclasses__()][0]('{CANARY}')", f"`touch {CANARY}`",
-    f"$(touch {CANARY})", f"\\write18{{touch {CANARY}}}", f"\\input{{|touch {CANARY}}}",
-    "lambda: 33", "33 if True else 34",
-]  # fmt: skip
+    f"[c for c in ().__class__.__base__.__subclasses__()][0]('{CANARY}')",
+    f"`touch {CANARY}`",
+    f"$(touch {CANARY})",
+    f"\\write18{{touch {CANARY}}}",
+    f"\\input{{|touch {CANARY}}}",
+    "lambda: 33",
+    "33 if True else 34",
+]
 TOWERS = ["9^9^9^9", "9**9**9**9", "9^{9^{9^{9}}}", "10^{100000}", "99999!!!!", "2 \\uparrow\\uparrow 99", "1e999999"]
 DIGITS = ["٣٣", "३३", "３３", "㉝", "Ⅲ", "³³", "𝟛𝟛", "三十三", "3\u200b3", "3\u20e33\u20e3"]  # in other scripts
 INVISIBLE = ["\x00", "\u200f", "\u202e", "\u2066", "\ufeff", "\u200b", "\u00ad", "\x1b[2J", "\ud800", "\U0010ffff"]

@@ -9,9 +9,16 @@ from entropy_dynamics.models.pretrained import prepare_pretrained
 
 MODEL = "qwen2.5-7b-instruct"
 SHAPE = {
-    "architecture": "qwen2", "layers": 2, "hidden_size": 32, "intermediate_size": 48, "heads": 2,
-    "kv_heads": 1, "head_size": 16, "vocabulary": 320, "tied_embeddings": "false",
-}  # fmt: skip
+    "architecture": "qwen2",
+    "layers": 2,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "heads": 2,
+    "kv_heads": 1,
+    "head_size": 16,
+    "vocabulary": 320,
+    "tied_embeddings": "false",
+}
 TEXT = "Find $x$ such\n that  2 + 2 = x, é."
 
 
@@ -29,9 +36,13 @@ def byte_level_tokenizer(special=("<s>", "</s>")):
 
 
 SIZES = {
-    "vocab_size": 320, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
-    "num_attention_heads": 2, "num_key_value_heads": 1,
-}  # fmt: skip
+    "vocab_size": 320,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+}
 
 
 def write_model(folder, max_shard_size="5GB", tied=False):

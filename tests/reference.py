@@ -19,16 +19,32 @@ def training_config(**changes) -> TrainingConfig:
     critic = {"learning_rate": 1e-3, "weight_decay": 0.0, "max_grad_norm": 1.0, "value_clip": 0.5}
     optimizer |= {key: changes.pop(key) for key in list(changes) if key in optimizer}
     values = {
-        "steps": 2, "prompts_per_step": 4, "group_size": 6, "updates_per_batch": 1,
-        "reward": "binary", "advantage": "group", "importance_truncation": None,
-        "precision": "float32", "head_precision": None, "activation_checkpointing": "none",
-        "compile": False, "checkpoint_every": 0, "checkpoints_kept": 1, "keep_steps": [],
-        "tokens_per_micro_batch": 200, "reduce_every_micro_batch": False,
-        "single_forward_tokens": SINGLE_FORWARD, "entropy_change_every": 1,
-        "entropy_change_first_order": False, "validation_set": "dapo500", "validation_every": 0,
-        "validation_problems": 1, "validation_samples": 1, "optimizer": optimizer,
+        "steps": 2,
+        "prompts_per_step": 4,
+        "group_size": 6,
+        "updates_per_batch": 1,
+        "reward": "binary",
+        "advantage": "group",
+        "importance_truncation": None,
+        "precision": "float32",
+        "head_precision": None,
+        "activation_checkpointing": "none",
+        "compile": False,
+        "checkpoint_every": 0,
+        "checkpoints_kept": 1,
+        "keep_steps": [],
+        "tokens_per_micro_batch": 200,
+        "reduce_every_micro_batch": False,
+        "single_forward_tokens": SINGLE_FORWARD,
+        "entropy_change_every": 1,
+        "entropy_change_first_order": False,
+        "validation_set": "dapo500",
+        "validation_every": 0,
+        "validation_problems": 1,
+        "validation_samples": 1,
+        "optimizer": optimizer,
         "critic": critic | {"gamma": 1.0, "gae_lambda": 1.0} | changes.pop("critic", {}),
-    }  # fmt: skip
+    }
     return parse(TrainingConfig, values | changes, "test")
 
 

@@ -216,9 +216,12 @@ class SlurmCluster:
         with (self.folder / f"{name}.out").open("wb") as log:
             self.daemons[name] = subprocess.Popen(
                 [self.folder / "bin" / name.partition(".")[0], *arguments],
-                env=os.environ | self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                env=os.environ | self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
                 start_new_session=True,
-            )  # fmt: skip
+            )
 
     def _stop(self, name: str, by: signal.Signals = signal.SIGTERM) -> None:
         daemon = self.daemons.pop(name)

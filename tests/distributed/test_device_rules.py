@@ -132,10 +132,16 @@ def test_no_seed_samples_a_nan_from_a_bf16_replica(trainer_on, make_model, token
     for seed in range(first, last):
         architecture, shape = ("qwen2", "qwen3")[seed % 2], {"layers": 1 + seed // 2 % 2, "heads": 2}
         trainer = trainer_on(
-            place, "clip_v_paper", make_model(architecture, seed=seed, **shape), seed=seed,
-            updates_per_batch=(1, 2)[seed // 4 % 2], max_new=(4, 8)[seed // 16 % 2],
-            importance_truncation=2.0, group_size=4, entropy_change_every=0,
-        )  # fmt: skip
+            place,
+            "clip_v_paper",
+            make_model(architecture, seed=seed, **shape),
+            seed=seed,
+            updates_per_batch=(1, 2)[seed // 4 % 2],
+            max_new=(4, 8)[seed // 16 % 2],
+            importance_truncation=2.0,
+            group_size=4,
+            entropy_change_every=0,
+        )
         trainer.sampler = ReplicaSampler(
             make_model(architecture, **shape).to(place, torch.bfloat16),
             end_tokens=[tokenizer.eos_token_id],

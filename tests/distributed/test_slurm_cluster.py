@@ -145,9 +145,14 @@ class Project:
         waits = paused(self.results / pause, self.go_on) if pause else {}
         with self.said.open("wb") as said:
             process = subprocess.Popen(
-                command, cwd=self.folder, env=self.environment | waits, stdout=said, stderr=said,
-                start_new_session=True, preexec_fn=heed_interrupts,
-            )  # fmt: skip
+                command,
+                cwd=self.folder,
+                env=self.environment | waits,
+                stdout=said,
+                stderr=said,
+                start_new_session=True,
+                preexec_fn=heed_interrupts,
+            )
         self.started.append(process)
         return process
 

@@ -90,14 +90,20 @@ def write_tokenizer(folder, **settings):
     train_sentencepiece(folder, **settings)
     flags = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False, "special": True}
     tokenizer_config = {
-        "add_bos_token": True, "add_eos_token": False,
+        "add_bos_token": True,
+        "add_eos_token": False,
         "added_tokens_decoder": {str(number): {"content": content} | flags for number, content in SPECIAL.items()},
         "additional_special_tokens": ["<|im_start|>", "<|im_end|>", "<|plugin|>"],
         "auto_map": {"AutoTokenizer": ["tokenization_internlm3.InternLM3Tokenizer", None]},
-        "bos_token": "<s>", "chat_template": TEMPLATE, "clean_up_tokenization_spaces": False,
-        "eos_token": "</s>", "pad_token": "</s>", "sp_model_kwargs": {},
-        "tokenizer_class": "InternLM3Tokenizer", "unk_token": "<unk>",
-    }  # fmt: skip
+        "bos_token": "<s>",
+        "chat_template": TEMPLATE,
+        "clean_up_tokenization_spaces": False,
+        "eos_token": "</s>",
+        "pad_token": "</s>",
+        "sp_model_kwargs": {},
+        "tokenizer_class": "InternLM3Tokenizer",
+        "unk_token": "<unk>",
+    }
     (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer_config))
 
 

@@ -353,11 +353,15 @@ print([name for name in ("torch", "transformers", "pandas", "pyarrow", "matplotl
 # ---------------------------------------------------------------- sizes of models and memory of a GPU
 # Parameters in the safetensors files on the Hugging Face Hub.
 PUBLISHED = {
-    "Qwen/Qwen2.5-7B-Instruct": 7_615_616_512, "Qwen/Qwen2.5-14B-Instruct": 14_770_033_664,
-    "Qwen/Qwen3-4B-Base": 4_022_468_096, "deepseek-ai/DeepSeek-R1-Distill-Llama-8B": 8_030_261_248,
-    "Qwen/Qwen2.5-0.5B-Instruct": 494_032_768, "Qwen/Qwen2.5-1.5B-Instruct": 1_543_714_304,
-    "Qwen/Qwen3-0.6B-Base": 596_049_920, "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": 1_777_088_000,
-}  # fmt: skip
+    "Qwen/Qwen2.5-7B-Instruct": 7_615_616_512,
+    "Qwen/Qwen2.5-14B-Instruct": 14_770_033_664,
+    "Qwen/Qwen3-4B-Base": 4_022_468_096,
+    "deepseek-ai/DeepSeek-R1-Distill-Llama-8B": 8_030_261_248,
+    "Qwen/Qwen2.5-0.5B-Instruct": 494_032_768,
+    "Qwen/Qwen2.5-1.5B-Instruct": 1_543_714_304,
+    "Qwen/Qwen3-0.6B-Base": 596_049_920,
+    "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": 1_777_088_000,
+}
 
 
 # ---------------------------------------------------------------- sizes

@@ -200,12 +200,15 @@ def live(page, tmp_path) -> Results:
             values = {name: torch.randn(4, 5, generator=random) for name in (*STATISTICS, "advantage", "weight")}
             write_token_samples(
                 layout.token_samples(MODEL, method, 0) / f"step{step}.parquet",
-                torch.tensor([0, 0, 1, 1]), torch.tensor([[True] * 5, [True] * 4 + [False]] * 2),
-                torch.arange(20).reshape(4, 5), SimpleNamespace(**values), values["advantage"],
+                torch.tensor([0, 0, 1, 1]),
+                torch.tensor([[True] * 5, [True] * 4 + [False]] * 2),
+                torch.arange(20).reshape(4, 5),
+                SimpleNamespace(**values),
+                values["advantage"],
                 (values["weight"] > (0 if step < 2 else -9)).float(),
                 lambda token: f"<b>{token}" if token == 3 else f"t{token}",
                 lambda row: {"prompt": f"prompt {row // 2}", "correct": row == 0},
-            )  # fmt: skip
+            )
     for seed in (7, 8):
         log = layout.log("runs", MODEL, "clip_v", f"{seed}")
         log.parent.mkdir(parents=True, exist_ok=True)

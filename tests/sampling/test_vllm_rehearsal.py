@@ -106,8 +106,12 @@ def test_real_problems_were_evaluated(results, project, environment):
     assert rows["problem_id"].str.startswith("aime2024-").all()
     shown = subprocess.run(
         [BIN / "entropy-dynamics", "prompt", "--scale", "rehearsal", "--model", MODELS[1], "--problem", "aime2024-I-1"],
-        cwd=project, env=environment, capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
+        cwd=project,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     assert shown.startswith("System:Please reason step by step")
     assert "Every morning Aya goes for a $9$-kilometer-long walk" in shown
 

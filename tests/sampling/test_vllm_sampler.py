@@ -22,18 +22,26 @@ NEW_TOKENS = 60
 TOLERANCE = 1e-4
 # Generation defaults of a model directory, which must be ignored: few tokens, short responses.
 DEFAULTS = {
-    "do_sample": True, "temperature": 0.1, "top_k": 1, "top_p": 0.1, "repetition_penalty": 5.0,
-    "max_new_tokens": 2, "eos_token_id": list(range(40)),
-}  # fmt: skip
+    "do_sample": True,
+    "temperature": 0.1,
+    "top_k": 1,
+    "top_p": 0.1,
+    "repetition_penalty": 5.0,
+    "max_new_tokens": 2,
+    "eos_token_id": list(range(40)),
+}
 
 pytestmark = pytest.mark.vllm
 
 
 def engine_config(**changes):
     values = {
-        "name": "vllm", "dtype": "float32", "eager": True, "kv_cache_gib": 0.1,
+        "name": "vllm",
+        "dtype": "float32",
+        "eager": True,
+        "kv_cache_gib": 0.1,
         "tolerance": TOLERANCE,
-    }  # fmt: skip
+    }
     return VLLM(**values | {"gpu_memory_utilization": 0.5} | changes)
 
 

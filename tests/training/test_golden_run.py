@@ -13,10 +13,14 @@ import pytest
 GOLDEN = Path(__file__).with_name("golden_run.json")
 STEPS = 3
 METHODS = {
-    "grpo": {}, "clip_b": {"mu": 0.7}, "clip_v": {"mu": 0.7, "max_frac": 0.05},
-    "clip_cov": {"ratio": 0.1, "lb": 0.05}, "kl_cov": {"frac": 0.2},
-    "forking_tokens": {"keep_fraction": 0.2}, "s_star_keep_neg_lt": {},
-}  # fmt: skip
+    "grpo": {},
+    "clip_b": {"mu": 0.7},
+    "clip_v": {"mu": 0.7, "max_frac": 0.05},
+    "clip_cov": {"ratio": 0.1, "lb": 0.05},
+    "kl_cov": {"frac": 0.2},
+    "forking_tokens": {"keep_fraction": 0.2},
+    "s_star_keep_neg_lt": {},
+}
 WITH_A_MASK = [name for name in METHODS if name != "grpo"]
 UPDATES = {"clip_cov": 2, "kl_cov": 2}  # they decide before every update, and KL-Cov has no effect with one
 KEPT = (

@@ -57,9 +57,12 @@ class Preloaded:
 
     def start(self, *arguments: object, **environment: str) -> subprocess.Popen:
         return subprocess.Popen(
-            [*COMMAND, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True, env=os.environ | {SERVER: str(self.address)} | environment,
-        )  # fmt: skip
+            [*COMMAND, *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {SERVER: str(self.address)} | environment,
+        )
 
     def commands(self) -> list[psutil.Process]:
         return self.server.children()
