@@ -149,7 +149,7 @@ class Jobs:
         files = [Path(file) for file in outputs]
         records = [file for file in files if file.name in (CONFIG, PROBLEMS_REPORT)]
         stage, own = self._settings[name]
-        return new_settings((records or files)[0], own) or [f"settings of {stage}"]
+        return new_settings(self.layout, (records or files)[0], own) or [f"settings of {stage}"]
 
     def of_job(self, resource: str, stage: str, *run: str) -> Callable[[Wildcards], Any]:
         """A resource that depends on a job's model and method; None leaves it unset."""

@@ -60,7 +60,7 @@ def test_the_example_runs_to_its_end(project):
             metrics = pd.read_parquet(layout.metrics(MODEL, method, seed))
             assert len(metrics) == 10
             assert metrics["grad_norm"].gt(0).any()
-            assert all(layout.samples(MODEL, method, seed, name).is_file() for name in SETS)
+            assert all(layout.evaluation_file(MODEL, method, seed, name).is_file() for name in SETS)
     assert layout.figure("figure4", "png").is_file()
     facts = json.loads(layout.facts(MODEL, "base", 0).read_text())
     solutions = {

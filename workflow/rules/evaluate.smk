@@ -7,7 +7,7 @@ rule evaluate:
         LAYOUT.facts(*UNTRAINED),
         [LAYOUT.problems(name) for name in EVALUATION_SETS],
     output:
-        [LAYOUT.samples(*UNTRAINED, name) for name in EVALUATION_SETS],
+        [LAYOUT.evaluation_file(*UNTRAINED, name) for name in EVALUATION_SETS],
     log:
         LAYOUT.log("evaluations", *UNTRAINED),
     priority: JOBS.urgency
@@ -37,7 +37,7 @@ for name, temperatures in JOBS.temperatures.items():
             [LAYOUT.problems(name) for name in EVALUATION_SETS],
         output:
             [
-                LAYOUT.samples(*RUN, name, temperature)
+                LAYOUT.evaluation_file(*RUN, name, temperature)
                 for temperature in temperatures
                 for name in EVALUATION_SETS
             ],

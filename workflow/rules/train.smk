@@ -24,7 +24,7 @@ rule train:
             subcategory="{model}",
             labels={"run": "{method}, seed {seed}", "file": "provenance"},
         ),
-        [LAYOUT.samples(*RUN, name) for name in EVALUATION_SETS],
+        [LAYOUT.evaluation_file(*RUN, name) for name in EVALUATION_SETS],
     log:
         LAYOUT.log("runs", *RUN),
     priority: JOBS.urgency

@@ -58,7 +58,7 @@ class Run:
 
     def evaluation_file(self, results: Path, dataset: str, temperature: float | None = None) -> Path:
         """`temperature`: None means that of the tables."""
-        return Layout(results).samples(*self.path, dataset, temperature)
+        return Layout(results).evaluation_file(*self.path, dataset, temperature)
 
 
 S = TypeVar("S", bound=specs.Spec, covariant=True)

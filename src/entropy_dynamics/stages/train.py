@@ -65,7 +65,7 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
         )
     for dataset in config.data.evaluation:  # detect errors of the evaluation before training
         make_prompts(config, tokenizer, load_problems(layout.problems(dataset)))
-        check_replaceable(layout.samples(model_name, method_name, seed, dataset), "evaluate", config)
+        check_replaceable(layout.evaluation_file(model_name, method_name, seed, dataset), "evaluate", config)
     validation_prompts = make_prompts(config, tokenizer, held_out)
     grade_held_out = make_grader(tokenizer, held_out)  # separate, as two files may use an id for different problems
     record = provenance([base / FACTS, pass_rates, layout.problems(TRAIN), validation_set])
@@ -102,7 +102,7 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
             correct = correct.reshape(len(held_out), -1)  # ordered by problem, then sample
             return dict(zip(VALIDATION, (float(correct.mean()), float(correct.any(axis=1).mean())), strict=True))
 
-        samples = layout.token_samples(model_name, method_name, seed)
+        samples = layout.step_samples(model_name, method_name, seed)
         trainer = Trainer(
             config.training,
             policy=policy,
