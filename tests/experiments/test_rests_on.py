@@ -12,7 +12,7 @@ from mistakes import mistake
 
 def test_the_claims_of_the_paper_are_fewer_findings():
     claims = read_claims(ROOT / "experiments").claims
-    kinds = {claim.id: claim.rests_on for claim in claims}
+    kinds = {claim.id: claim.basis for claim in claims}
     assert kinds["sampling_law"] == "identity"
     assert kinds["entropy_held_clip_b_qwen2.5"] == "by construction"
     assert kinds["best_clip_b_qwen3"] == "facet of greedy_clip_b_qwen3"
@@ -22,8 +22,8 @@ def test_the_claims_of_the_paper_are_fewer_findings():
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        ("facet of pass_gain_clip_v", "names 'pass_gain_clip_v', which is no independent claim"),
-        ("chance", "rests_on is 'chance'"),
+        ("facet_of: pass_gain_clip_v", "names 'pass_gain_clip_v', which is no independent claim"),
+        ("rests_on: chance", "rests_on is 'chance'"),
     ],
 )
 def test_a_facet_of_nothing_is_one_line(tmp_path, written, said):
@@ -31,7 +31,7 @@ def test_a_facet_of_nothing_is_one_line(tmp_path, written, said):
     path = folder / "claims.yaml"
     text = path.read_text()
     start = text.index("- id: figure4_solved")
-    changed = re.sub("rests_on: .*", f"rests_on: {written}", text[start:], count=1)
+    changed = re.sub("facet_of: .*", written, text[start:], count=1)
     path.write_text(text[:start] + changed)
     with mistake(said):
         read_claims(folder)
@@ -39,7 +39,7 @@ def test_a_facet_of_nothing_is_one_line(tmp_path, written, said):
 
 def test_a_facet_of_a_claim_in_another_file():
     controls = {
-        claim.id: claim.rests_on
+        claim.id: claim.basis
         for paper in read_field(ROOT / "experiments", "controls").values()
         for claim in paper.claims
     }
@@ -50,8 +50,8 @@ def test_a_facet_of_a_claim_in_another_file():
 def test_a_facet_of_nothing_in_a_folder_is_one_line(tmp_path):
     folder = copytree(ROOT / "experiments", tmp_path / "experiments")
     path = folder / "field" / "staleness.yaml"
-    path.write_text(path.read_text().replace("facet of field_stale_accuracy", "facet of field_cispo_less_entropy"))
+    path.write_text(path.read_text().replace("facet_of: field_stale_accuracy", "facet_of: field_cispo_less_entropy"))
     with mistake(
-        "field: rests_on of field_stale_collapse names 'field_cispo_less_entropy', which is no independent claim"
+        "field: facet_of of field_stale_collapse names 'field_cispo_less_entropy', which is no independent claim"
     ):
         read_field(folder, "field")

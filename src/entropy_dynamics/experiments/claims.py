@@ -136,11 +136,11 @@ def read_field(experiments: Path, folder: str) -> dict[Path, FieldPaper]:
 
 
 def _check_facets(claims: Iterable[ClaimSpec], known: Iterable[ClaimSpec], where: Path) -> None:
-    independent = {claim.id for claim in known if claim.rests_on == "independent"}
+    independent = {claim.id for claim in known if claim.basis == "independent"}
     for claim in claims:
-        of = claim.rests_on.partition("facet of ")[2]
-        if of and of not in independent:
-            raise UserError(f"{where}: rests_on of {claim.id} names {of!r}, which is no independent claim")
+        if claim.facet_of and claim.facet_of not in independent:
+            of = f"facet_of of {claim.id} names {claim.facet_of!r}"
+            raise UserError(f"{where}: {of}, which is no independent claim")
 
 
 def sweep_files(experiments: Path) -> list[Path]:

@@ -253,7 +253,7 @@ def _evaluations(results: Results) -> list[File]:
         read = results.evaluation_file(Run(*run), path.stem, temperature)
         named = dict(zip(KEYS, run, strict=True)) | {"temperature": temperature, "dataset": path.stem}
         evaluations.setdefault(read, named)
-    return list(evaluations.items())
+    return sorted(evaluations.items(), key=lambda file: file[0])
 
 
 def _files(results: Results, folder: str, inside: str) -> list[Place]:

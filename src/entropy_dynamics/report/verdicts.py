@@ -1,6 +1,5 @@
 """Writes the verdicts on the paper's claims (claims.json, .md, .png, .svg, .pdf) and others (field.json, .md, ...)."""
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -51,7 +50,7 @@ def write_claims(results: Results) -> list[Path]:
         keys = ("verdict", "effect", "low", "high", "reason")
         entry |= {"topic": file.topic(claim.spec), "paper": {key: found[key] for key in keys} if found else None}
     gains = list(judge_gains(paper, results.paper, tests["paper_gain"])) if paper else []
-    values: dict[str, Any] = _opening(entries, models, results) | {"tests": tests}
+    values: dict[str, Any] = _opening(claims, entries, models, results) | {"tests": tests}
     values |= {"claims": list(map(_cells, entries)), "gains": list(map(_cells, gains)), "found": verdict_counts(gains)}
     json, md, *pictures = (results.layout.judged("claims", suffix) for suffix in ("json", "md", "png", "svg", "pdf"))
     write_json(json, entries + gains)
@@ -84,13 +83,15 @@ def write_field(results: Results, folder: str) -> list[Path]:
     json, md = (results.layout.judged(folder, suffix) for suffix in ("json", "md"))
     write_json(json, entries)
     used = {name: tests[name] for name in dict.fromkeys(claim.spec.test for claim in claims)}
-    write_text(md, fill("field.md", **_opening(entries, models, results), papers=sections, tests=used))
+    write_text(md, fill("field.md", **_opening(claims, entries, models, results), papers=sections, tests=used))
     return [json, md]
 
 
-def _opening(entries: list[dict[str, Any]], models: Mapping[str, Model | None], results: Results) -> dict[str, str]:
+def _opening(
+    claims: Sequence[Claim], entries: list[dict[str, Any]], models: Mapping[str, Model | None], results: Results
+) -> dict[str, str]:
     """The first paragraph of the Markdown: the verdicts, what the claims rest on, and what ran."""
-    number = Counter(re.sub(" of .*", "", entry["rests_on"]) for entry in entries)
+    number = Counter("facet" if claim.spec.facet_of else claim.spec.rests_on for claim in claims)
     words = {
         "independent": "independent findings",
         "facet": "further facets",
@@ -154,7 +155,7 @@ def _judged(
             unit=claim.spec.unit,
             claimed=claim.spec.claimed,
             why=claim.spec.why,
-            rests_on=claim.spec.rests_on,
+            rests_on=claim.spec.basis,
             paper=None,
             test=tests[claim.spec.test],
         )
