@@ -45,6 +45,10 @@ class ClaimSpec(Section):
     """{model} is replaced by the model that ran."""
     place: str
     """Place in the paper."""
+    figures: list[str] = Field(default_factory=list)
+    """The tables and figures of this place."""
+    headline: PositiveInt | None = None
+    """Rank among the claims that the page and the figure of all claims show first."""
     ours: bool = False
     """Whether the claim is not the paper's, but follows from the one at this place."""
     rests_on: Literal["identity", "by construction", "independent"] = "independent"

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,6 @@ from entropy_dynamics.report.fill import fill, in_digits, one_model
 from entropy_dynamics.report.summary import summary_line, verdict_counts
 from entropy_dynamics.results.files import write_json, write_text
 
-# How the ids of the most interesting claims on scores begin.
-HEADLINES = ("pass_gain_", "avg_gain_", "path_pass_", "best_pass_", "competitive_clip_", "greedy_", "matched_pass_")
 SHOWN = 10
 
 
@@ -31,6 +30,8 @@ def write_claims(results: Results) -> list[Path]:
     then those of the gains that the paper prints, judged from its numbers alone, whose `subject` is "paper":
 
     - `effect`, `low`, `high`, `detectable`, and an open bound of `range`, the claimed range, are null if unknown;
+    - `methods` are the compared ones, `figures` the tables and figures of `place`, and `headline` is the rank among the
+      claims that are shown first, or null;
     - `ours` is whether the claim is this project's own and only follows from the one at `place`;
     - `paper` is {verdict, effect, low, high, reason} by the paper's own scores, or null if it does not print them;
     - `seeds` is the number of usable seeds that all compared methods have, or null if no seed is involved, and
@@ -105,7 +106,7 @@ def _opening(
 def headlines(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """At most `SHOWN` claims on scores, which share the unit of points, the most interesting first."""
     points = [entry for entry in entries if entry["unit"] == "points"]
-    return sorted(points, key=lambda entry: [not entry["id"].startswith(head) for head in HEADLINES])[:SHOWN]
+    return sorted(points, key=lambda entry: entry["headline"] or inf)[:SHOWN]
 
 
 def _draw(entries: list[dict[str, Any]], notes: list[str]) -> Figure:
@@ -148,6 +149,9 @@ def _judged(
             id=claim.spec.id,
             statement=_named(claim.spec.statement, claim, models, results),
             place=claim.spec.place,
+            figures=claim.spec.figures,
+            headline=claim.spec.headline,
+            methods=list(claim.runs),
             ours=claim.spec.ours,
             scale=results.scale,
             label=_named(claim.spec.label, claim, models, results),
