@@ -58,7 +58,7 @@ def small(tmp_path) -> Path:
 
 def test_panels_of_a_row_share_the_axis_of_one_quantity(results):
     for name, shared in (("figure2", True), ("figure3", False)):
-        figure, _ = draw_curves(
+        figure, *_ = draw_curves(
             EXPERIMENTS[name], Results(results, SCALE, SEEDS, ROOT / "configs", ROOT / "experiments")
         )
         left, right = (axes.get_ylim() for axes in figure.axes[:2])
@@ -139,7 +139,7 @@ def test_the_ratio_of_figure3(small):
     frame = pd.read_csv(draw("figure3", small, SEEDS)[2])
     np.testing.assert_allclose(frame[frame.column == "s_centered_ratio"].value, 0.01)
     experiment = load_experiment("figure3", SCALE, SEEDS, ROOT / "experiments")
-    figure, _ = draw_curves(experiment, Results(small, SCALE, SEEDS, ROOT / "configs", ROOT / "experiments"))
+    figure, *_ = draw_curves(experiment, Results(small, SCALE, SEEDS, ROOT / "configs", ROOT / "experiments"))
     low, high = figure.axes[1].get_ylim()
     assert low <= 0.001 < 0.01 <= high  # the paper's level is in sight too
 

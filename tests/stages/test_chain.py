@@ -11,12 +11,24 @@ import pytest
 from command_line import error, output, set_to
 from conftest import ROOT
 from entropy_dynamics.cli import main
-from entropy_dynamics.config import OF_NO_STAGE, USED, is_within
+from entropy_dynamics.config import USED, is_within
 from entropy_dynamics.config.schema import RunConfig, marked_keys
 from entropy_dynamics.distributed.lock import held
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.sections import PER_MACHINE, Section
 from entropy_dynamics.training.checkpoints import Checkpoints
+
+OF_NO_STAGE = {  # the keys that no stage's settings have, and why no result is made again for them
+    "scale": "the folder of the results",
+    "seeds": "the name of a result",
+    "models": "the name of a result",
+    "experiments": "what is drawn",
+    "experiments_folder": "what is drawn",
+    "gate": "judged again when a run begins",
+    "evaluation.temperatures": "the name of a result",
+    "evaluation.control_temperatures": "the name of a result",
+    "method.label": "written into tables and figures, which are drawn again",
+}
 
 MODEL = "qwen2.5-7b-instruct"
 

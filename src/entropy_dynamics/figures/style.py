@@ -24,6 +24,7 @@ from entropy_dynamics.experiments.specs import CurvesSpec, Spec
 from entropy_dynamics.results.files import written_whole
 
 Look = dict[str, Any]  # keyword arguments of matplotlib
+Drawn = tuple[Figure, pd.DataFrame, list[str]]  # the figure, the numbers in it, and the notes under it
 
 STYLE = Path(__file__).with_name("figures.mplstyle")
 WIDTH = 3.5  # inches: one column of a two-column page
