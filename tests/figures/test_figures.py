@@ -86,8 +86,8 @@ def test_methods_with_fewer_seeds_are_said(tmp_path):
     file = folder / "figure5.yaml"
     group = f"  - {{models: [{MODEL}], methods: [clip_b], seeds: extras}}\npanels:"
     file.write_text(file.read_text().replace("panels:", group))
-    assert load_experiment("figure5", SCALE, seeds, folder).seeds == "1 to 3 seeds per method"
-    assert load_experiment("table1", SCALE, seeds, folder).seeds == "3 seeds"
+    assert load_experiment("figure5", SCALE, seeds, folder).seeds_in_words == "1 to 3 seeds per method"
+    assert load_experiment("table1", SCALE, seeds, folder).seeds_in_words == "3 seeds"
 
 
 @pytest.mark.parametrize("name", FIGURES)

@@ -42,7 +42,7 @@ class Claim:
     configs: Path = CONFIGS
 
     @property
-    def seeds(self) -> dict[str, range]:
+    def seeds_by_method(self) -> dict[str, range]:
         return self.runs | self.against
 
     @property
@@ -84,16 +84,16 @@ class Claim:
 
     def all_runs(self) -> list[Run]:
         """The runs of the compared methods, and the untrained models if these define the difficulty of problems."""
-        by_method = self.seeds
+        by_method = self.seeds_by_method
         if getattr(self.spec, "problems", "all") != "all":
-            by_method |= {BASE: max(self.seeds.values(), key=len)}
+            by_method |= {BASE: max(self.seeds_by_method.values(), key=len)}
         named = product(self.models, by_method.items())
         runs = ((model, method, seed) for model, (method, seeds) in named for seed in seeds)
         return list(runs_of(runs, self.config, self.configs))
 
     def untrained(self, model: str) -> int:
         """The seed of the untrained model whose model.json describes the model that ran."""
-        return self.config.untrained(model, min(seeds.start for seeds in self.seeds.values()))
+        return self.config.untrained(model, min(seeds.start for seeds in self.seeds_by_method.values()))
 
     def files(self, results: Path, run: Run) -> list[Path]:
         """The files of a run that the claim reads."""

@@ -117,7 +117,7 @@ class Experiment(Generic[S]):
         return [run for run in self.runs if (run.model, run.method) == (model, method)]
 
     @property
-    def seeds(self) -> str:
+    def seeds_in_words(self) -> str:
         """'one seed', '3 seeds', '1 of 3 seeds' or '1 to 3 seeds per method'; untrained models are not counted."""
         least, most = min(counts := self._seeds_per_method), max(counts)
         number = f"{least} to {most}" if least < most else f"{most}"

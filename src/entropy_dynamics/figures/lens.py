@@ -34,7 +34,7 @@ def draw_lens(experiment: Experiment[LensSpec], results: Results) -> Drawn:
     spread = ": the spread between seeds is unknown" if single else "; whiskers: lowest to highest seed"
     notes = [
         f"{results.scale} scale: {frame['model_that_ran'][0]}",
-        f"{experiment.seeds}{spread}",
+        f"{experiment.seeds_in_words}{spread}",
         r"$+$, $-$: positive and negative samples; raise, lower: what GRPO's $A\,\nabla \log p$ does to the entropy "
         "there; 1: as GRPO, 0: dropped, bold: amplified by over 10%; dashed: the entropy that GRPO ends with",
     ]

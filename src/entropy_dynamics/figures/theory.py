@@ -73,7 +73,7 @@ def draw_links(experiment: Experiment[LinksSpec], results: Results) -> Drawn:
         ax.axis("off")
         ax.legend(*axes[0].get_legend_handles_labels(), loc="center", title="steps of GRPO", handlelength=1)
     (model,) = experiment.models
-    seeds = "" if experiment.has_one_seed else f"; brackets: {LEVEL:.0%} intervals over {experiment.seeds}"
+    seeds = "" if experiment.has_one_seed else f"; brackets: {LEVEL:.0%} intervals over {experiment.seeds_in_words}"
     dashed = "; dashed: equal changes" if SAME_UNITS in [(link.x, link.y) for link in drawn] else ""
     notes = [
         f"{results.scale} scale: {results.model(model).ran_with_size}",
