@@ -202,7 +202,7 @@ class Jobs:
         return files
 
     def kind(self, name: str) -> str:
-        return "table" if self.experiments[name].spec.kind == "scores" else "figure"
+        return "table" if self.experiments[name].spec.is_table else "figure"
 
     def drawn(self, name: str) -> tuple[list[Path], Path]:
         """The files of a table or figure, and the one in Snakemake's report."""

@@ -230,7 +230,7 @@ def test_an_entry_with_for_stands_for_a_claim_per_combination_of_rows(tmp_path):
 )
 def test_a_broken_file_of_claims_is_one_line(tmp_path, old, new, message):
     (tmp_path / "claims.yaml").write_text(GOOD)
-    assert load_claims(SCALE, SEEDS, tmp_path)[0].seeds == {"grpo": range(SEEDS["tables"])}
+    assert load_claims(SCALE, SEEDS, tmp_path)[0].seeds_by_method == {"grpo": range(SEEDS["tables"])}
     (tmp_path / "claims.yaml").write_text(GOOD.replace(old, new, 1))
     with mistake("claims.yaml", message):
         load_claims(SCALE, SEEDS, tmp_path)
