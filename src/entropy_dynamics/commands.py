@@ -217,7 +217,7 @@ def draw(options: argparse.Namespace) -> None:
         raise UserError(f"{results.root} has no seed with all runs of a table or figure; {remedy}")
     for name in ready:
         if experiments[name].planned:
-            print(f"{name}: {experiments[name].seeds}, as the others lack runs", file=sys.stderr)
+            print(f"{name}: {experiments[name].seeds_in_words}, as the others lack runs", file=sys.stderr)
         print(*render(name, results), sep="\n")
     if left_out := [name for name in names if name not in ready]:
         print(f"left out, as runs are missing: {', '.join(left_out)}", file=sys.stderr)

@@ -26,6 +26,7 @@ from snakemake_interface_logger_plugins.common import LogEvent
 
 from entropy_dynamics.distributed.attempts import began, ended_early
 from entropy_dynamics.results.files import read_jobs
+from entropy_dynamics.results.progress import trained_steps
 from snakemake_logger_plugin_progress.why import Changes, by_cause
 
 PAGE = "report"  # the rule that writes the page of all results
@@ -41,7 +42,6 @@ COUNTED = "train"  # the rule whose jobs are the training runs
 # Prior of the estimate of the time left, so that it is not dominated by the first jobs: a fraction of all work, and a
 # number of jobs of each rule, that count as having taken as long as expected.
 AS_EXPECTED, JOBS_AS_EXPECTED = 0.1, 5
-LAST_STEP = r"  entropy ([\d.]+)  accuracy ([\d.]+)"  # in the log of a training run
 SHOWN = (".md", ".png")  # suffixes of the file that is named when a table or figure is ready
 
 
@@ -183,9 +183,8 @@ class LogHandler(LogHandlerBase):
         self.seconds[job.rule].append(seconds)
         self._record(job, seconds)
         parts = [f"[{self.jobs - self.left.total()}/{self.jobs}] {job.name}"]
-        if job.rule == COUNTED and job.log and Path(job.log).is_file():
-            for entropy, accuracy in re.findall(LAST_STEP, Path(job.log).read_text("utf-8", errors="replace"))[-1:]:
-                parts.append(f"entropy {float(entropy):.2f}  accuracy {float(accuracy):.0%}")
+        for *_, entropy, accuracy in trained_steps(Path(job.log or ""))[-1:] if job.rule == COUNTED else ():
+            parts.append(f"entropy {entropy:.2f}  accuracy {accuracy:.0%}")
         if job.rule in expected.results:
             parts[0] += f" is ready: {job.shown}"
         if self.results:

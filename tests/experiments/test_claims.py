@@ -57,7 +57,9 @@ def test_claims_json_has_the_promised_keys(results):
     keys = ["id", "statement", "place", "verdict", "effect", "low", "high", "detectable"]
     keys += ["subject", "unit", "claimed", "range", "test", "seeds", "by_seed", "seeds_needed", "reason"]
     for one in found:
-        of_a_run = {"scale", "ours", "topic"} if one["subject"] == "this run" else set()
+        of_a_run = (
+            {"scale", "ours", "topic", "figures", "headline", "methods"} if one["subject"] == "this run" else set()
+        )
         assert set(one) - {"why", "rests_on", "paper", "label"} == {*keys, *of_a_run}
         assert one["verdict"] in VERDICTS
         assert (one["low"] is None) == (one["high"] is None) == (one["detectable"] is None)
@@ -225,7 +227,7 @@ def test_an_entry_with_for_stands_for_a_claim_per_combination_of_rows(tmp_path):
 )
 def test_a_broken_file_of_claims_is_one_line(tmp_path, old, new, message):
     (tmp_path / "claims.yaml").write_text(GOOD)
-    assert load_claims(SCALE, SEEDS, tmp_path)[0].seeds == {"grpo": range(SEEDS["tables"])}
+    assert load_claims(SCALE, SEEDS, tmp_path)[0].seeds_by_method == {"grpo": range(SEEDS["tables"])}
     (tmp_path / "claims.yaml").write_text(GOOD.replace(old, new, 1))
     with mistake("claims.yaml", message):
         load_claims(SCALE, SEEDS, tmp_path)
@@ -234,7 +236,7 @@ def test_a_broken_file_of_claims_is_one_line(tmp_path, old, new, message):
 # ---------------------------------------------------------------- what claims rest on
 def test_the_claims_of_the_paper_are_fewer_findings():
     claims = read_claims(ROOT / "experiments").claims
-    kinds = {claim.id: claim.rests_on for claim in claims}
+    kinds = {claim.id: claim.basis for claim in claims}
     assert kinds["sampling_law"] == "identity"
     assert kinds["entropy_held_clip_b_qwen2.5"] == "by construction"
     assert kinds["best_clip_b_qwen3"] == "facet of greedy_clip_b_qwen3"
@@ -244,8 +246,8 @@ def test_the_claims_of_the_paper_are_fewer_findings():
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        ("facet of pass_gain_clip_v", "names 'pass_gain_clip_v', which is no independent claim"),
-        ("chance", "rests_on is 'chance'"),
+        ("facet_of: pass_gain_clip_v", "names 'pass_gain_clip_v', which is no independent claim"),
+        ("rests_on: chance", "rests_on is 'chance'"),
     ],
 )
 def test_a_facet_of_nothing_is_one_line(tmp_path, written, said):
@@ -253,7 +255,7 @@ def test_a_facet_of_nothing_is_one_line(tmp_path, written, said):
     path = folder / "claims.yaml"
     text = path.read_text()
     start = text.index("- id: figure4_solved")
-    changed = re.sub("rests_on: .*", f"rests_on: {written}", text[start:], count=1)
+    changed = re.sub("facet_of: .*", written, text[start:], count=1)
     path.write_text(text[:start] + changed)
     with mistake(said):
         read_claims(folder)
@@ -261,7 +263,7 @@ def test_a_facet_of_nothing_is_one_line(tmp_path, written, said):
 
 def test_a_facet_of_a_claim_in_another_file():
     controls = {
-        claim.id: claim.rests_on
+        claim.id: claim.basis
         for paper in read_field(ROOT / "experiments", "controls").values()
         for claim in paper.claims
     }
@@ -272,8 +274,8 @@ def test_a_facet_of_a_claim_in_another_file():
 def test_a_facet_of_nothing_in_a_folder_is_one_line(tmp_path):
     folder = copytree(ROOT / "experiments", tmp_path / "experiments")
     path = folder / "field" / "staleness.yaml"
-    path.write_text(path.read_text().replace("facet of field_stale_accuracy", "facet of field_cispo_less_entropy"))
+    path.write_text(path.read_text().replace("facet_of: field_stale_accuracy", "facet_of: field_cispo_less_entropy"))
     with mistake(
-        "field: rests_on of field_stale_collapse names 'field_cispo_less_entropy', which is no independent claim"
+        "field: facet_of of field_stale_collapse names 'field_cispo_less_entropy', which is no independent claim"
     ):
         read_field(folder, "field")

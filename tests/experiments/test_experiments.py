@@ -52,10 +52,10 @@ def test_an_experiment_so_far_has_the_seeds_with_all_files(tmp_path, scale):
     part = whole.so_far(tmp_path)
     assert {run.seed for run in part.runs} == {0, 2}
     assert set(whole.runs) - set(part.runs) == {run for run in whole.runs if run.seed == 1}
-    assert (part.seeds, part.has_one_seed) == ("2 of 3 seeds", False)
+    assert (part.seeds_in_words, part.has_one_seed) == ("2 of 3 seeds", False)
     lost[0].evaluation_file(tmp_path, "aime24").unlink()
     part = whole.so_far(tmp_path)
-    assert (part.seeds, part.has_one_seed) == ("1 of 3 seeds", True)
+    assert (part.seeds_in_words, part.has_one_seed) == ("1 of 3 seeds", True)
     lost[2].evaluation_file(tmp_path, "aime24").unlink()
     assert whole.so_far(tmp_path) is whole  # so that what is missing is named
 
@@ -72,7 +72,7 @@ def test_one_untrained_model_is_in_what_there_is_so_far(tmp_path):
 def test_no_method_is_left_out_of_what_there_is_so_far(tmp_path):
     """Those with fewer seeds than the others would be, if one of their seeds counted for all."""
     whole = load_experiment("lens", SCALE, SEEDS, ROOT / "experiments")
-    assert whole.seeds == "1 to 3 seeds per method"
+    assert whole.seeds_in_words == "1 to 3 seeds per method"
     touch(whole.input_files(tmp_path))
     next(run for run in whole.runs if len(whole.of(run.model, run.method)) == 1).metrics_file(tmp_path).unlink()
     assert whole.so_far(tmp_path) is whole

@@ -58,7 +58,7 @@ def small(tmp_path) -> Path:
 
 def test_panels_of_a_row_share_the_axis_of_one_quantity(results):
     for name, shared in (("figure2", True), ("figure3", False)):
-        figure, _ = draw_curves(
+        figure, *_ = draw_curves(
             EXPERIMENTS[name], Results(results, SCALE, SEEDS, ROOT / "configs", ROOT / "experiments")
         )
         left, right = (axes.get_ylim() for axes in figure.axes[:2])
@@ -86,8 +86,8 @@ def test_methods_with_fewer_seeds_are_said(tmp_path):
     file = folder / "figure5.yaml"
     group = f"  - {{models: [{MODEL}], methods: [clip_b], seeds: extras}}\npanels:"
     file.write_text(file.read_text().replace("panels:", group))
-    assert load_experiment("figure5", SCALE, seeds, folder).seeds == "1 to 3 seeds per method"
-    assert load_experiment("table1", SCALE, seeds, folder).seeds == "3 seeds"
+    assert load_experiment("figure5", SCALE, seeds, folder).seeds_in_words == "1 to 3 seeds per method"
+    assert load_experiment("table1", SCALE, seeds, folder).seeds_in_words == "3 seeds"
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -139,7 +139,7 @@ def test_the_ratio_of_figure3(small):
     frame = pd.read_csv(draw("figure3", small, SEEDS)[2])
     np.testing.assert_allclose(frame[frame.column == "s_centered_ratio"].value, 0.01)
     experiment = load_experiment("figure3", SCALE, SEEDS, ROOT / "experiments")
-    figure, _ = draw_curves(experiment, Results(small, SCALE, SEEDS, ROOT / "configs", ROOT / "experiments"))
+    figure, *_ = draw_curves(experiment, Results(small, SCALE, SEEDS, ROOT / "configs", ROOT / "experiments"))
     low, high = figure.axes[1].get_ylim()
     assert low <= 0.001 < 0.01 <= high  # the paper's level is in sight too
 

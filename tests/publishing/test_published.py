@@ -56,7 +56,7 @@ def published(tmp_path_factory):
     for seed in range(2):
         write_metrics(root, Run(MODEL, "grpo", seed), steps=5)
         tokens = pd.DataFrame({"problem_id": ["a", "b"], "logp": [np.array([-0.5 - seed]), np.array([-1.0, -2.0])]})
-        write_parquet(Layout(root).token_samples(MODEL, "grpo", seed) / "step4.parquet", tokens)
+        write_parquet(Layout(root).step_samples(MODEL, "grpo", seed) / "step4.parquet", tokens)
     write_json(Layout(root).model(MODEL, 0) / "model.json", model_facts(MODEL))
     write_json(root / "claims.json", [])
     assert main(["archive", str(root), str(out)]) == 0
@@ -419,7 +419,7 @@ def test_a_folder_with_other_files_is_left_as_it_is(published, tmp_path, capsys)
 
 def test_a_folder_is_written_as_a_whole_or_not_at_all(published, tmp_path, capsys):
     results = shutil.copytree(published[0], tmp_path / SCALE)
-    samples = Layout(results).token_samples(MODEL, "grpo", 0) / "step4.parquet"
+    samples = Layout(results).step_samples(MODEL, "grpo", 0) / "step4.parquet"
     content = samples.read_bytes()
     samples.write_bytes(content[: len(content) // 2])
     assert main(["archive", str(results), str(tmp_path / "out")]) == 2

@@ -199,7 +199,7 @@ def live(page, tmp_path) -> Results:
         for step in range(count):
             values = {name: torch.randn(4, 5, generator=random) for name in (*STATISTICS, "advantage", "weight")}
             write_token_samples(
-                layout.token_samples(MODEL, method, 0) / f"step{step}.parquet",
+                layout.step_samples(MODEL, method, 0) / f"step{step}.parquet",
                 torch.tensor([0, 0, 1, 1]),
                 torch.tensor([[True] * 5, [True] * 4 + [False]] * 2),
                 torch.arange(20).reshape(4, 5),
@@ -252,7 +252,7 @@ def test_a_token_shows_the_numbers_of_its_file(live, browser):
         for name, value in (("method", method), ("step", step)):
             select = browser.find_element("css selector", f"select[name={name}]")
             select.find_element("css selector", f"option[value='{value}']").click()
-        rows = pd.read_parquet(live.layout.token_samples(MODEL, method, 0) / f"step{step}.parquet")
+        rows = pd.read_parquet(live.layout.step_samples(MODEL, method, 0) / f"step{step}.parquet")
         responses = browser.find_elements("css selector", ".response")
         assert [len(one.find_elements("css selector", "code span")) for one in responses] == [5, 4, 5, 4]
         assert "wrong" in responses[2].text

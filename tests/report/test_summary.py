@@ -14,7 +14,14 @@ def entry(
     id: str, verdict: str, effect: float | None = None, low: float | None = None, high: float | None = None
 ) -> dict:
     ends = {"effect": effect, "low": low, "high": high, "unit": "points", "reason": "" if effect else REASON}
-    return {"id": id, "label": f"the claim {id}", "subject": "this run", "seeds": 5, "verdict": verdict} | ends
+    return {
+        "id": id,
+        "label": f"the claim {id}",
+        "subject": "this run",
+        "seeds": 5,
+        "verdict": verdict,
+        "methods": [],
+    } | ends
 
 
 @pytest.fixture
@@ -67,8 +74,8 @@ def test_the_topics_of_the_page_count_what_has_a_value():
     entries = [
         *of("Pass@K rises", *(entry(f"pass_gain_{i}", "holds", 1) for i in range(2))),
         *of("Pass@K rises", entry("pass_gain_2", "inconclusive", 1), entry("pass_gain_3", "inconclusive")),
-        *of("Avg@K rises", entry("avg_gain_clip_b", "does not hold", -3.94, -5.4, -2.2)),
-        *of("Avg@K rises", entry("avg_gain_clip_v", "inconclusive", 1)),
+        *of("Avg@K rises", entry("one", "does not hold", -3.94, -5.4, -2.2) | {"methods": ["clip_b"]}),
+        *of("Avg@K rises", entry("another", "inconclusive", 1) | {"methods": ["clip_v"]}),
         *of("The highest Pass@K of any temperature rises", entry("b", "holds", 1), entry("c", "does not hold", 1)),
         *of("Avg@K rises at equal Pass@K", entry("matched_pass_clip_b_qwen3", "inconclusive")),
         *of("", entry("d", "holds", 1)),

@@ -13,7 +13,7 @@ import pytest
 from command_line import error, output, set_to
 from conftest import MODEL, ROOT
 from entropy_dynamics.cli import main
-from entropy_dynamics.config import OF_NO_STAGE, USED, is_within, load_config, read_config
+from entropy_dynamics.config import USED, is_within, load_config, read_config
 from entropy_dynamics.config.schema import RunConfig, marked_keys
 from entropy_dynamics.distributed.lock import held
 from entropy_dynamics.errors import UserError
@@ -29,6 +29,18 @@ from entropy_dynamics.tasks import Problem
 from entropy_dynamics.tasks.files import write_problems
 from entropy_dynamics.training.checkpoints import Checkpoints
 from entropy_dynamics.training.trainer import Trainer
+
+OF_NO_STAGE = {  # the keys that no stage's settings have, and why no result is made again for them
+    "scale": "the folder of the results",
+    "seeds": "the name of a result",
+    "models": "the name of a result",
+    "experiments": "what is drawn",
+    "experiments_folder": "what is drawn",
+    "gate": "judged again when a run begins",
+    "evaluation.temperatures": "the name of a result",
+    "evaluation.control_temperatures": "the name of a result",
+    "method.label": "written into tables and figures, which are drawn again",
+}
 
 
 @pytest.fixture
@@ -249,7 +261,7 @@ def test_a_run_validates_as_it_evaluates_and_records_its_prompts(small_results, 
     record = json.loads((small_results.run("grpo") / "provenance.json").read_text())
     assert record["prompts"] == made_from[0]["prompts"]
     assert len(set(record["prompts"])) == 2  # the training set's and the validation set's
-    for file in (layout.pass_rates(0), layout.samples(MODEL, "grpo", 0, "aime24")):
+    for file in (layout.pass_rates(0), layout.evaluation_file(MODEL, "grpo", 0, "aime24")):
         assert len(json.loads(record_of(file).read_text())["prompts"]) == 16
 
 
@@ -295,11 +307,12 @@ def test_what_cannot_be_written_is_said_before_the_first_step(small_results, mon
 @pytest.mark.parametrize("folder", ["seed0", "seed0/T1.3"])
 def test_what_is_new_in_the_settings_of_samples(tmp_path, folder):
     """Those at a temperature of their own are not made again for another one of the config."""
-    file = tmp_path / folder / "aime24.parquet"
+    layout = Layout(tmp_path)
+    file = layout.root / "evaluations" / MODEL / "grpo" / folder / "aime24.parquet"
     now = {"evaluation.temperature": 0.7, "a.b": [1, 3], "same": None, "versions.methods.clip_b": "0" * 63 + "2"}
-    assert new_settings(file, now) == []  # no record
+    assert new_settings(layout, file, now) == []  # no record
     was = {"evaluation.temperature": 1.3, "a.b": [1, 2], "same": None, "versions.methods.clip_b": "0" * 63 + "1"}
     write_json(record_of(file), {"config": was})
     others = ["a.b [1, 2] -> [1, 3]", "made by another version of methods.clip_b"]
     temperature = ["evaluation.temperature 1.3 -> 0.7"] if folder == "seed0" else []
-    assert new_settings(file, now) == temperature + others
+    assert new_settings(layout, file, now) == temperature + others

@@ -102,7 +102,7 @@ def test_from_problems_to_evaluation(run, layout, tmp_path):
 
     metrics = pd.read_parquet(out / "metrics.parquet")
     for step, row in metrics.iterrows():  # all of so small a batch
-        sampled = pd.read_parquet(layout.token_samples(MODEL, "clip_b@mu=0.5", 0) / f"step{step}.parquet")
+        sampled = pd.read_parquet(layout.step_samples(MODEL, "clip_b@mu=0.5", 0) / f"step{step}.parquet")
         assert sampled["correct"].mean() == row["accuracy"]
         tokens = sampled.explode(["token", "logp", "entropy", "s_star", "s_expected", "weight"])
         assert tokens["entropy"].mean() == pytest.approx(row["entropy"], rel=1e-5)
@@ -220,7 +220,7 @@ def test_an_interrupted_run_leaves_nothing(run, layout, tmp_path, monkeypatch, e
     code, out, err = run(*TRAIN)
     assert not layout.run(MODEL, "grpo", 0).exists()
     failure = layout.failure(MODEL, "grpo", 0)
-    kept = (failure, layout.token_samples(MODEL, "grpo", 0))  # the samples of a step, as soon as it is done
+    kept = (failure, layout.step_samples(MODEL, "grpo", 0))  # the samples of a step, as soon as it is done
     left = {path for path in files_of(tmp_path) if not any((tmp_path / path).is_relative_to(folder) for folder in kept)}
     assert left == set(before)
     if error is KeyboardInterrupt:
@@ -300,7 +300,7 @@ def test_results_of_another_config_are_not_replaced(run, layout, tmp_path):
         (
             ("evaluate", *TRAIN[1:], "--datasets", "aime24", "aime24"),
             "evaluation.samples.aime24=3",
-            layout.samples(MODEL, "grpo", 0, "aime24"),
+            layout.evaluation_file(MODEL, "grpo", 0, "aime24"),
         ),
     ]
     for command, _, _ in stages:
@@ -314,7 +314,7 @@ def test_results_of_another_config_are_not_replaced(run, layout, tmp_path):
     (layout.run(MODEL, "grpo", 0) / "config.yaml").write_text("")
     assert_one_line(run(*TRAIN, settings=no_filter), "was made with another config")
     shutil.rmtree(layout.run(MODEL, "grpo", 0))  # what a run ends with is not refused at its end
-    message = f"{layout.samples(MODEL, 'grpo', 0, 'aime24')} was made with another config"
+    message = f"{layout.evaluation_file(MODEL, 'grpo', 0, 'aime24')} was made with another config"
     assert_one_line(run(*TRAIN, settings=(*no_filter, "evaluation.temperature=0.5")), message)
     assert all(path.read_bytes() == before[path] for path in tmp_path.rglob("*") if path.is_file())
 

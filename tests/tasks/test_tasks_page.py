@@ -76,7 +76,7 @@ def test_the_example_is_a_task_and_runs_to_its_end(project, capsys):
         metrics = pd.read_parquet(layout.metrics(MODEL, method, 0))
         assert len(metrics) == 10
         assert metrics["grad_norm"].gt(0).any()
-        assert all(layout.samples(MODEL, method, 0, name).is_file() for name in SETS)
+        assert all(layout.evaluation_file(MODEL, method, 0, name).is_file() for name in SETS)
     assert layout.figure("figure4", "png").is_file()
     config = json.loads(layout.facts(MODEL, "base", 0).read_text())["config"]
     solutions = {key.rpartition(".")[2]: config[key] for key in config if ".warm_start.solutions." in key}

@@ -4,7 +4,7 @@
 rule theory:
     input:
         LAYOUT.problems(TRAIN),
-        LAYOUT.facts(THEORY_MODEL, BASE, THEORY_SEED),
+        LAYOUT.facts(JOBS.theory_model, BASE, JOBS.theory_seed),
     output:
         LAYOUT.logit_steps,
     log:
@@ -13,25 +13,25 @@ rule theory:
         "../../environment.yml"
     threads: SCALE_CONFIG.threads
     resources:
-        **needs("theory", THEORY_MODEL),
+        **JOBS.needs("theory", JOBS.theory_model),
     params:
         scale=SCALE,
-        first_seed=SEEDS["first"],
-        settings=settings("theory", THEORY_MODEL),
+        first_seed=JOBS.seeds["first"],
+        settings=JOBS.settings("theory", JOBS.theory_model),
     shell:
         "entropy-dynamics theory --scale {params.scale} --set seeds.first={params.first_seed} > {log} 2>&1"
 
 
 with one_line():
-    SWEPT = claims.sweep_files(FOLDER)
+    SWEPT = claims.sweep_files(JOBS.folder)
 
 
 rule claims:
     input:
-        claim_inputs,
-        f"{FOLDER}/claims.yaml",
+        JOBS.claim_inputs,
+        f"{JOBS.folder}/claims.yaml",
         SWEPT,
-        PAPER_VALUES,
+        JOBS.paper_values,
     output:
         [LAYOUT.judged("claims", suffix) for suffix in ("json", "md", "svg", "pdf")],
         report(
@@ -47,7 +47,7 @@ rule claims:
         "../../environment.yml"
     params:
         scale=SCALE,
-        seeds=SET_SEEDS,
+        seeds=JOBS.set_seeds,
     shell:
         "entropy-dynamics claims --scale {params.scale} {params.seeds} > {log} 2>&1"
 
@@ -58,9 +58,9 @@ for folder in claims.JUDGED:
         name:
             folder
         input:
-            lambda wildcards, folder=folder: inputs_of_claims(folder),
-            f"{FOLDER}/claims.yaml",
-            claims.claim_files(FOLDER, folder),
+            lambda wildcards, folder=folder: JOBS.inputs_of_claims(folder),
+            f"{JOBS.folder}/claims.yaml",
+            claims.claim_files(JOBS.folder, folder),
         output:
             [LAYOUT.judged(folder, suffix) for suffix in ("json", "md")],
         log:
@@ -71,7 +71,7 @@ for folder in claims.JUDGED:
         params:
             folder=folder,
             scale=SCALE,
-            seeds=SET_SEEDS,
+            seeds=JOBS.set_seeds,
         shell:
             "entropy-dynamics {params.folder} --scale {params.scale} {params.seeds} > {log} 2>&1"
 

@@ -3,7 +3,7 @@
 
 rule problems:
     input:
-        problem_files,
+        JOBS.problem_files,
     output:
         [LAYOUT.problems(name) for name in (TRAIN, *EVALUATION_SETS)],
         LAYOUT.problems_report,
@@ -14,29 +14,29 @@ rule problems:
         "../../environment.yml"
     params:
         scale=SCALE,
-        settings=settings("problems"),
+        settings=JOBS.settings("problems"),
     shell:
         "entropy-dynamics problems --scale {params.scale} > {log} 2>&1"
 
 
 rule model:
     input:
-        checked,
+        JOBS.checked,
         rules.problems.output,
     output:
         LAYOUT.facts("{model}", BASE, "{seed}"),
     log:
         LAYOUT.log("models/{model}/seed{seed}"),
-    priority: urgency
-    localrule: DOWNLOADED
+    priority: JOBS.urgency
+    localrule: JOBS.downloads_models
     conda:
         "../../environment.yml"
     threads: SCALE_CONFIG.threads
     resources:
-        **needs("model"),
+        **JOBS.needs("model"),
     params:
         scale=SCALE,
-        settings=settings("model"),
+        settings=JOBS.settings("model"),
     shell:
         "entropy-dynamics model --scale {params.scale} --model {wildcards.model:q} "
         "--seed {wildcards.seed} > {log} 2>&1"
@@ -45,19 +45,19 @@ rule model:
 rule pass_rates:
     input:
         LAYOUT.problems(TRAIN),
-        LAYOUT.facts(PASS_RATE_MODEL, BASE, "{seed}"),
+        LAYOUT.facts(FILTERING, BASE, "{seed}"),
     output:
         LAYOUT.pass_rates("{seed}"),
     log:
         LAYOUT.log("pass_rates/seed{seed}"),
-    priority: urgency
+    priority: JOBS.urgency
     conda:
         "../../environment.yml"
-    threads: of_job("threads", "pass_rates", PASS_RATE_MODEL)
+    threads: JOBS.of_job("threads", "pass_rates", FILTERING)
     resources:
-        **needs_of_ranks("pass_rates", PASS_RATE_MODEL),
+        **JOBS.needs_of_ranks("pass_rates", FILTERING),
     params:
         scale=SCALE,
-        settings=settings("pass_rates", PASS_RATE_MODEL),
+        settings=JOBS.settings("pass_rates", FILTERING),
     shell:
         "entropy-dynamics pass_rates --scale {params.scale} --seed {wildcards.seed} > {log} 2>&1"

@@ -3,22 +3,22 @@
 
 rule evaluate:
     input:
-        checked,
+        JOBS.checked,
         LAYOUT.facts(*UNTRAINED),
         [LAYOUT.problems(name) for name in EVALUATION_SETS],
     output:
-        [LAYOUT.samples(*UNTRAINED, name) for name in EVALUATION_SETS],
+        [LAYOUT.evaluation_file(*UNTRAINED, name) for name in EVALUATION_SETS],
     log:
         LAYOUT.log("evaluations", *UNTRAINED),
-    priority: urgency
+    priority: JOBS.urgency
     conda:
         "../../environment.yml"
-    threads: of_job("threads", "evaluate")
+    threads: JOBS.of_job("threads", "evaluate")
     resources:
-        **needs_of_ranks("evaluate"),
+        **JOBS.needs_of_ranks("evaluate"),
     params:
         scale=SCALE,
-        settings=settings("evaluate", BASE),
+        settings=JOBS.settings("evaluate", BASE),
         method=BASE,
     shell:
         "entropy-dynamics evaluate --scale {params.scale} --model {wildcards.model:q} --method {params.method} "
@@ -26,32 +26,32 @@ rule evaluate:
 
 
 # Evaluate trained policies at further temperatures, all in one job, and at those of the controls in another.
-for name, temperatures in TEMPERATURES.items():
+for name, temperatures in JOBS.temperatures.items():
 
     rule:
         name:
             name
         input:
-            checked,
+            JOBS.checked,
             LAYOUT.facts(*RUN),
             [LAYOUT.problems(name) for name in EVALUATION_SETS],
         output:
             [
-                LAYOUT.samples(*RUN, name, temperature)
+                LAYOUT.evaluation_file(*RUN, name, temperature)
                 for temperature in temperatures
                 for name in EVALUATION_SETS
             ],
         log:
             LAYOUT.log(name, *RUN),
-        priority: urgency_of_temperatures
+        priority: JOBS.urgency_of_temperatures
         conda:
             "../../environment.yml"
-        threads: of_job("threads", "evaluate")
+        threads: JOBS.of_job("threads", "evaluate")
         resources:
-            **needs_of_ranks(name),
+            **JOBS.needs_of_ranks(name),
         params:
             scale=SCALE,
-            settings=settings("evaluate"),
+            settings=JOBS.settings("evaluate"),
             temperatures=[f"{temperature:g}" for temperature in temperatures],
         shell:
             "entropy-dynamics evaluate --scale {params.scale} --model {wildcards.model:q} --method {wildcards.method:q} "

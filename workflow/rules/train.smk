@@ -3,9 +3,9 @@
 
 rule train:
     input:
-        checked,
-        untrained,
-        longer,
+        JOBS.checked,
+        JOBS.untrained,
+        JOBS.longer,
         [LAYOUT.problems(name) for name in (TRAIN, *EVALUATION_SETS)],
     output:
         LAYOUT.metrics(*RUN),
@@ -24,18 +24,18 @@ rule train:
             subcategory="{model}",
             labels={"run": "{method}, seed {seed}", "file": "provenance"},
         ),
-        [LAYOUT.samples(*RUN, name) for name in EVALUATION_SETS],
+        [LAYOUT.evaluation_file(*RUN, name) for name in EVALUATION_SETS],
     log:
         LAYOUT.log("runs", *RUN),
-    priority: urgency
+    priority: JOBS.urgency
     conda:
         "../../environment.yml"
-    threads: of_job("threads", "train")
+    threads: JOBS.of_job("threads", "train")
     resources:
-        **needs_of_ranks("train"),
+        **JOBS.needs_of_ranks("train"),
     params:
         scale=SCALE,
-        settings=settings("train"),
+        settings=JOBS.settings("train"),
     shell:
         "entropy-dynamics train --scale {params.scale} --model {wildcards.model:q} --method {wildcards.method:q} "
         "--seed {wildcards.seed} > {log} 2>&1"

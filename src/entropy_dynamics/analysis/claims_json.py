@@ -11,6 +11,7 @@ from entropy_dynamics.results.layout import Layout
 
 # The keys that files of older versions lack.
 DEFAULTS: dict[str, Any] = {"label": "", "topic": "", "unit": "", "ours": False, "scale": None, "range": None}
+DEFAULTS |= {"figures": [], "headline": None, "methods": []}
 DEFAULTS |= {"detectable": None, "paper": None, "by_seed": {}, "reason": "", "statement": "", "place": ""}
 JUDGED = ("verdict", "effect", "low", "high", "seeds")
 

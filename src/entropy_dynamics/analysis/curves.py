@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from entropy_dynamics.analysis.columns import KEPT, PARTS
 from entropy_dynamics.analysis.run_data import Results, final_means
+from entropy_dynamics.config import read_yaml
 from entropy_dynamics.experiments.load import Experiment
 from entropy_dynamics.experiments.specs import CurvesSpec, LensSpec, Panel
 
@@ -28,26 +30,8 @@ class Column:
         return f"{self.quantity} ({self.unit})" if self.unit not in ("", "1") else self.quantity
 
 
-COLUMNS = {
-    "entropy": Column("token entropy", "nats"),
-    "accuracy": Column("accuracy", "%", 100),
-    "validation_accuracy": Column("Avg@K, validation", "%", 100),
-    "validation_pass": Column("Pass@K, validation", "%", 100),
-    "clip_fraction": Column("clipped tokens", "%", 100),
-    "s_star_mean": Column("batch mean", "nats", legend="$S_*$"),
-    "s_centered_mean": Column("batch mean", "nats", legend="$S_* - \\mathrm{E}[S]$"),
-    "s_centered_ratio": Column("ratio", "1", legend="observed"),
-    "s_centered_noise": Column("ratio", "1", legend="from sampling alone"),
-    "neg_cov": Column("$\\Delta H / \\eta$", "nats", legend="$-\\mathrm{Cov}_B(A, S_* - \\mathrm{E}[S])$"),
-    "neg_cov_positive": Column("$\\Delta H / \\eta$", "nats", legend="its positive portion"),
-    "neg_cov_negative": Column("$\\Delta H / \\eta$", "nats", legend="its negative portion"),
-    "predicted_entropy_change": Column("Corollary 4", "nats"),
-    "entropy_change_sgd": Column("SGD step", "nats"),
-    "entropy_change_adam_no_momentum": Column("Adam, $\\beta_1 = 0$", "nats"),
-    "entropy_change_first_order": Column("AdamW step", "nats"),
-    "entropy_change": Column("measured", "nats"),
-    "grad_norm": Column("gradient norm", "1"),
-}
+AXES = read_yaml(Path(__file__).with_name("axes.yaml"))
+COLUMNS = {name: Column(**axis) for name, axis in AXES.items()}
 # NaN by design on the steps between measurements
 SPARSE = {name for name in COLUMNS if name.startswith(("entropy_change", "validation_"))}
 SPARSE |= {"s_centered_after", "s_centered_reweighted"}

@@ -203,7 +203,7 @@ def _trend(claim: Claim, results: Results, finding: Finding) -> dict[str, float]
 
 def _curves(claim: Claim, spec: CurveClaim, results: Results, finding: Finding) -> dict[Arm, list[np.ndarray]]:
     """[steps, columns] for each usable seed of each arm, in the claim's window of the steps that all of them have."""
-    frames: dict[Arm, dict[int, pd.DataFrame]] = {(spec.model, method): {} for method in claim.seeds}
+    frames: dict[Arm, dict[int, pd.DataFrame]] = {(spec.model, method): {} for method in claim.seeds_by_method}
     for run in claim.all_runs():
         frame = finding.read(results, run.metrics_file(results.root), partial(_curve, spec, results, run))
         if frame is not None:
@@ -319,7 +319,7 @@ def _samples(claim: Claim, temperature: float, results: Results, finding: Findin
 
 
 def _score_difference(claim: Claim, spec: ScoreDifference, samples: Evaluated, finding: Finding) -> None:
-    finding.usable = shared_seeds({arm: samples[arm] for arm in product(spec.models, claim.seeds)})
+    finding.usable = shared_seeds({arm: samples[arm] for arm in product(spec.models, claim.seeds_by_method)})
     if not finding.seeds or not all(samples.values()):
         return
     parts = [(spec.models, spec.datasets)]
@@ -346,7 +346,7 @@ def judge_cells(finding: Finding, cells: Sequence[Interval], spec: ScoreDifferen
 def _at_best(claim: Claim, spec: ScoreDifference, counts: Mapping[float, Evaluated], finding: Finding) -> Evaluated:
     """The counts of each arm at its best temperature on the validation set."""
     held_out, best = claim.config.training.validation_set, {}
-    for arm in product(spec.models, claim.seeds):
+    for arm in product(spec.models, claim.seeds_by_method):
         validation = {at: [seed[held_out] for seed in samples[arm].values()] for at, samples in counts.items()}
         best[arm] = best_point(spec.metric, validation)
     finding.notes += [f"{method} at {at:g}" for (_, method), at in best.items()]

@@ -56,17 +56,6 @@ USED = {  # stage -> the sections and keys that it reads, except those already r
     "evaluate": (*SAMPLED, *EVALUATED, "versions.graders"),
     "theory": (*PROMPTS, "sampling"),
 }
-OF_NO_STAGE = {  # the keys that no stage's settings have, and why no result is made again for them
-    "scale": "the folder of the results",
-    "seeds": "the name of a result",
-    "models": "the name of a result",
-    "experiments": "what is drawn",
-    "experiments_folder": "what is drawn",
-    "gate": "judged again when a run begins",
-    "evaluation.temperatures": "the name of a result",
-    "evaluation.control_temperatures": "the name of a result",
-    "method.label": "written into tables and figures, which are drawn again",
-}
 
 
 @overload

@@ -5,36 +5,12 @@ import pandas as pd
 from scipy.stats import norm, spearmanr
 
 from entropy_dynamics.analysis.columns import PARTS
-from entropy_dynamics.diagnostics.logs import ENTROPY, NATS_ROUNDING, first_logged
+from entropy_dynamics.diagnostics.logs import ENTROPY, NAMES, NATS_ROUNDING, first_logged
 from entropy_dynamics.diagnostics.trend import monotone_fit, trend_p
 from entropy_dynamics.errors import UserError, nearest
 
-REWARD = (
-    *("reward_mean", "reward", "critic/score/mean", "train/agg/effective/reward/mean", "reward/avg_raw_reward"),
-    *("train/agg/effective/agent/reward/mean", "env/all/reward/total", "rollout/raw_reward", "accuracy"),
-)
+REWARD, SIGNALS = tuple(NAMES["reward"]), NAMES["signals"]
 TRUNCATED, MISMATCH = "the share of truncated responses", "the mismatch of engine and trainer"
-SIGNALS = {  # signal -> the ends of its names
-    "the predicted change (Corollary 4)": ("predicted_entropy_change",),
-    "-Cov(A, S_c)": ("neg_cov",),
-    "the gradient norm": ("grad_norm",),
-    "the share of tokens dropped": ("clip_fraction",),
-    "the response length": ("response_length", "response_length/mean", "mean_length"),
-    "the learning rate": ("lr",),
-    TRUNCATED: (
-        *("truncated", "completions/clipped_ratio", "response_length/clip_ratio"),  # ours, TRL, verl
-        *("is_truncated/mean", "truncated_ratio"),  # prime-rl, slime
-        *("truncated_rate", "truncation_rate"),  # OpenRLHF, NeMo RL
-    ),
-    MISMATCH: (
-        *("engine_logp_difference", "sampling_logp_difference/mean"),  # ours, TRL
-        *("rollout_corr/kl", "rollout_probs_diff_mean"),  # verl
-        *("mismatch_kl/all/mean", "kl_ent_ratio/mean"),  # prime-rl
-        *("rollout_train_logprobs_abs_diff_mean", "minibatch_rollout_logprobs_abs_diff_mean"),  # SkyRL
-        *("vllm_kl", "train_rollout_logprob_abs_diff"),  # OpenRLHF, slime
-        *("gen_kl_error", "kl_sample_train_v1"),  # NeMo RL, Tinker
-    ),
-}
 SUSPECTS = {  # possible causes of rising entropy -> the smallest increase to report
     TRUNCATED: 0.01,  # one response in a hundred; fewer have too few tokens to move the mean entropy
     MISMATCH: 0.001,  # nats; NeMo RL's guide considers a KL below 1e-3 acceptable

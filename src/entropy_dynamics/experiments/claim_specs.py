@@ -28,7 +28,6 @@ minus that with the third | ratio_difference: of two ratios of means, first to s
 number of steps until the column's mean over a tenth of the steps first reaches `target` | sum_to: sum of the second
 column until the first has reached it; both are undefined for a run that does not."""
 COLUMNS_OF = {name: n for n, of in enumerate((OfOne, OfTwo, OfThree, OfFour), 1) for name in get_args(of)}
-Basis = Annotated[str, Field(pattern=r"^(identity|by construction|independent|facet of [\w.]+)$")]
 Temperature = Literal["greedy", "best", "best_point", "matched_avg", "matched_pass", "envelope"]
 
 SMALLEST = {"avg": 1.0, "pass": 3.0, "pass_minus_avg": 3.0, "pass_area": 2.0, "all_correct": 3.0}  # points
@@ -46,12 +45,17 @@ class ClaimSpec(Section):
     """{model} is replaced by the model that ran."""
     place: str
     """Place in the paper."""
+    figures: list[str] = Field(default_factory=list)
+    """The tables and figures of this place."""
+    headline: PositiveInt | None = None
+    """Rank among the claims that the page and the figure of all claims show first."""
     ours: bool = False
     """Whether the claim is not the paper's, but follows from the one at this place."""
-    rests_on: Basis = "independent"
+    rests_on: Literal["identity", "by construction", "independent"] = "independent"
     """identity: true whatever the runs | by construction: follows from a choice made so that it holds, such as the
-    dose | facet of <id>: another side of what that claim is about, which may be in any file of the folder or in
-    claims.yaml | independent."""
+    dose | independent."""
+    facet_of: str = ""
+    """The id of an independent claim, in any file of the folder or in claims.yaml, of which this is another side."""
     primary: bool = False
     """Whether the protocol calls it primary: its verdict then takes Holm's correction over all primary claims."""
     test: str
@@ -78,6 +82,11 @@ class ClaimSpec(Section):
         if self.within:
             return self.within[0], self.within[1]
         return -inf if self.above is None else self.above, inf if self.below is None else self.below
+
+    @property
+    def basis(self) -> str:
+        """What the claim rests on, for readers."""
+        return f"facet of {self.facet_of}" if self.facet_of else self.rests_on
 
     @property
     def smallest(self) -> float | None:

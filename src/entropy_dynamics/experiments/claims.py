@@ -42,7 +42,7 @@ class Claim:
     configs: Path = CONFIGS
 
     @property
-    def seeds(self) -> dict[str, range]:
+    def seeds_by_method(self) -> dict[str, range]:
         return self.runs | self.against
 
     @property
@@ -84,16 +84,16 @@ class Claim:
 
     def all_runs(self) -> list[Run]:
         """The runs of the compared methods, and the untrained models if these define the difficulty of problems."""
-        by_method = self.seeds
+        by_method = self.seeds_by_method
         if getattr(self.spec, "problems", "all") != "all":
-            by_method |= {BASE: max(self.seeds.values(), key=len)}
+            by_method |= {BASE: max(self.seeds_by_method.values(), key=len)}
         named = product(self.models, by_method.items())
         runs = ((model, method, seed) for model, (method, seeds) in named for seed in seeds)
         return list(runs_of(runs, self.config, self.configs))
 
     def untrained(self, model: str) -> int:
         """The seed of the untrained model whose model.json describes the model that ran."""
-        return self.config.untrained(model, min(seeds.start for seeds in self.seeds.values()))
+        return self.config.untrained(model, min(seeds.start for seeds in self.seeds_by_method.values()))
 
     def files(self, results: Path, run: Run) -> list[Path]:
         """The files of a run that the claim reads."""
@@ -136,11 +136,11 @@ def read_field(experiments: Path, folder: str) -> dict[Path, FieldPaper]:
 
 
 def _check_facets(claims: Iterable[ClaimSpec], known: Iterable[ClaimSpec], where: Path) -> None:
-    independent = {claim.id for claim in known if claim.rests_on == "independent"}
+    independent = {claim.id for claim in known if claim.basis == "independent"}
     for claim in claims:
-        of = claim.rests_on.partition("facet of ")[2]
-        if of and of not in independent:
-            raise UserError(f"{where}: rests_on of {claim.id} names {of!r}, which is no independent claim")
+        if claim.facet_of and claim.facet_of not in independent:
+            of = f"facet_of of {claim.id} names {claim.facet_of!r}"
+            raise UserError(f"{where}: {of}, which is no independent claim")
 
 
 def sweep_files(experiments: Path) -> list[Path]:

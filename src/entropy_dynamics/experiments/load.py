@@ -59,7 +59,7 @@ class Run:
 
     def evaluation_file(self, results: Path, dataset: str, temperature: float | None = None) -> Path:
         """`temperature`: None means that of the tables."""
-        return Layout(results).samples(*self.path, dataset, temperature)
+        return Layout(results).evaluation_file(*self.path, dataset, temperature)
 
 
 S = TypeVar("S", bound=specs.Spec, covariant=True)
@@ -101,7 +101,7 @@ class Experiment(Generic[S]):
 
     @property
     def evaluations(self) -> list[str]:
-        return getattr(self.spec, "evaluations", None) or []
+        return self.spec.sets
 
     @property
     def dataset_weights(self) -> dict[str, float]:
@@ -118,7 +118,7 @@ class Experiment(Generic[S]):
         return [run for run in self.runs if (run.model, run.method) == (model, method)]
 
     @property
-    def seeds(self) -> str:
+    def seeds_in_words(self) -> str:
         """'one seed', '3 seeds', '1 of 3 seeds' or '1 to 3 seeds per method'; untrained models are not counted."""
         least, most = min(counts := self._seeds_per_method), max(counts)
         number = f"{least} to {most}" if least < most else f"{most}"
@@ -151,18 +151,13 @@ class Experiment(Generic[S]):
 
     def temperatures_of(self, method: str) -> tuple[float, ...]:
         """`temperatures`, if it is read at them."""
-        if not isinstance(self.spec, specs.LeftSpec):
-            return self.temperatures
-        names = {method, *(name for name, of in self.spec.averages.items() if method in of)}
-        patterns = [pattern for grid in self.spec.grids.values() for pattern in grid]
-        return self.temperatures if any(fnmatchcase(*pair) for pair in product(names, patterns)) else ()
+        return self.temperatures if self.spec.reads_further(method) else ()
 
     def run_files(self, results: Path, run: Run) -> list[Path]:
         """The files of a run that the experiment reads."""
         read = product(self.evaluations, [None, *self.temperatures_of(run.method)])
         files = [run.evaluation_file(results, dataset, temperature) for dataset, temperature in read]
-        both = isinstance(self.spec, specs.SweepsSpec | specs.LadderSpec) or getattr(self.spec, "entropy", False)
-        if run.method != BASE and (both or not files):
+        if run.method != BASE and self.spec.reads_curves:
             files.append(run.metrics_file(results))
         return files
 
@@ -210,11 +205,8 @@ def load_experiment(
     first = {run.model: run.seed for run in reversed(runs)} if runs else {config.pass_rates.model: first_of(seeds)}
     untrained = {model: config.untrained(model, seed) for model, seed in first.items()}
     at = config.evaluation
-    temperatures = tuple(at.temperatures) if isinstance(spec, specs.FrontierSpec | specs.LadderSpec) else ()
-    temperatures += tuple(at.control_temperatures) if temperatures and folder == "controls" else ()
-    if isinstance(spec, specs.LeftSpec):  # greedy decoding has no Pass@K
-        temperatures = tuple(filter(None, temperatures))
-    experiment = Experiment(name, spec, runs, untrained, temperatures, folder)
+    further = [*at.temperatures, *(at.control_temperatures if folder == "controls" else ())]
+    experiment = Experiment(name, spec, runs, untrained, spec.temperatures(further), folder)
     _check_names(experiment, str(path), config, configs)
     for i, panel in enumerate(spec.panels if isinstance(spec, specs.CurvesSpec) else ()):
         _check_panel(experiment, panel, f"{path}: panels[{i}]")

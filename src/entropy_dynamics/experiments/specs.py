@@ -1,7 +1,9 @@
 """The keys of the files in experiments/: a spec class per `kind` of table or figure, and the paper's own numbers."""
 
 from collections.abc import Iterable
-from typing import Annotated, Literal, Self
+from fnmatch import fnmatchcase
+from itertools import product
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, RootModel, model_validator
 
@@ -95,6 +97,25 @@ class Spec(Section):
     title: str
     shows: str
     """Caption in the report, including what to look for."""
+    is_table: ClassVar[bool] = False
+
+    @property
+    def sets(self) -> list[str]:
+        """The data sets whose evaluations are read."""
+        return getattr(self, "evaluations", None) or []
+
+    @property
+    def reads_curves(self) -> bool:
+        """Whether the metrics of trained runs are read."""
+        return not self.sets
+
+    def temperatures(self, further: Iterable[float]) -> tuple[float, ...]:
+        """Those of the scale's further temperatures at which evaluations are read."""
+        return ()
+
+    def reads_further(self, method: str) -> bool:
+        """Whether the evaluations of a method are read at these temperatures."""
+        return True
 
 
 class DataFilter(Spec):
@@ -132,10 +153,16 @@ class MetricsSpec(ComparedSpec):
 class ScoresSpec(MetricsSpec, LabelledSpec):
     """Table of Avg@K and Pass@K, a row per model and method."""
 
+    is_table: ClassVar[bool] = True
+
     entropy: bool = False
     """Also show the final entropy, and which methods are identical to the baseline."""
     pooled: bool = False
     """Also show the mean over the data sets."""
+
+    @property
+    def reads_curves(self) -> bool:
+        return self.entropy
 
 
 class GainsSpec(MetricsSpec):
@@ -148,6 +175,9 @@ class PassSpec(ComparedSpec):
 
 class FrontierSpec(ComparedSpec, LabelledSpec):
     """Avg@K against Pass@K over the scale's `evaluation.temperatures`, a panel per model, a line per method."""
+
+    def temperatures(self, further: Iterable[float]) -> tuple[float, ...]:
+        return tuple(further)
 
 
 class LeftSpec(FrontierSpec):
@@ -166,6 +196,14 @@ class LeftSpec(FrontierSpec):
     beyond: Beyond | None = None
     """Pooled with this one."""
 
+    def temperatures(self, further: Iterable[float]) -> tuple[float, ...]:
+        return tuple(filter(None, further))  # greedy decoding has no Pass@K
+
+    def reads_further(self, method: str) -> bool:
+        names = {method, *(name for name, of in self.averages.items() if method in of)}
+        patterns = (pattern for grid in self.grids.values() for pattern in grid)
+        return any(fnmatchcase(*pair) for pair in product(names, patterns))
+
 
 class LadderSpec(ComparedSpec):
     """Scores, entropy and gains over the models' number of parameters, and predictions from the `fitted` models."""
@@ -175,6 +213,10 @@ class LadderSpec(ComparedSpec):
     """Models from which the scores of all other models are predicted."""
     beyond: Beyond | None = None
     """Its gains are added."""
+    reads_curves: ClassVar[bool] = True
+
+    def temperatures(self, further: Iterable[float]) -> tuple[float, ...]:
+        return tuple(further)
 
 
 class DifficultySpec(ComparedSpec):
@@ -203,6 +245,7 @@ class SweepsSpec(BaselineSpec):
     sweeps: Annotated[list[Sweep], Field(min_length=1)]
     evaluations: Names | None = None
     """null: the scale's validation set."""
+    reads_curves: ClassVar[bool] = True
 
 
 class StrengthSpec(SweepsSpec):

@@ -4,7 +4,6 @@ from collections.abc import Collection
 from itertools import chain
 
 import numpy as np
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullFormatter
@@ -20,7 +19,7 @@ MARKERS = 6  # per line
 APART = 0.03  # distance between the points of two lines at the same step, as a fraction of the axis
 
 
-def draw_curves(experiment: Experiment[CurvesSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
+def draw_curves(experiment: Experiment[CurvesSpec], results: Results) -> style.Drawn:
     """The figure, with two panels per row, and the numbers in it."""
     panels = experiment.spec.panels
     lines = [panel_lines(experiment, results, panel) for panel in panels]
@@ -66,8 +65,7 @@ def draw_curves(experiment: Experiment[CurvesSpec], results: Results) -> tuple[F
     else:
         for ax, entries in zip(axes[0], legends, strict=True):
             style.add_legend(ax, entries, _legend_columns(entries, 24), **_above_title(ax), **style.LINE_LEGEND)
-    style.add_footer(figure, [*style.what_ran(experiment, results), *_notes(experiment)])
-    return figure, curves_frame(experiment, results, lines)
+    return figure, curves_frame(experiment, results, lines), [*style.what_ran(experiment, results), *_notes(experiment)]
 
 
 def _line_label(experiment: Experiment[CurvesSpec], results: Results, line: Line, lines: list[Line]) -> str:

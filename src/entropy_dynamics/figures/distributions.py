@@ -12,7 +12,7 @@ from entropy_dynamics.experiments.specs import DataFilter, DistributionSpec, Pas
 from entropy_dynamics.figures import style
 
 
-def draw_pass_curves(experiment: Experiment[PassSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
+def draw_pass_curves(experiment: Experiment[PassSpec], results: Results) -> style.Drawn:
     """A row of panels per model, one line per method with a band for its interval; and the numbers in the figure."""
     frame = pass_frame(experiment, results)
     methods = list(frame["method"].unique())
@@ -32,8 +32,7 @@ def draw_pass_curves(experiment: Experiment[PassSpec], results: Results) -> tupl
     entries = {style.pretty(results.method_label(method)): styles[method] for method in methods}
     style.add_legend(figure, entries, min(len(methods), 4), **style.LINE_LEGEND)
     note = f"unbiased Pass@k from K samples per problem; shading: {style.intervals(experiment)}"
-    style.add_footer(figure, [*style.what_ran(experiment, results), note])
-    return figure, frame
+    return figure, frame, [*style.what_ran(experiment, results), note]
 
 
 def _draw_panel(ax: Axes, panel: pd.DataFrame, styles: dict[str, style.Look]) -> None:
@@ -47,7 +46,7 @@ def _draw_panel(ax: Axes, panel: pd.DataFrame, styles: dict[str, style.Look]) ->
     ax.locator_params("y", nbins=5, steps=style.ROUND)
 
 
-def draw_distribution(experiment: Experiment[DistributionSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
+def draw_distribution(experiment: Experiment[DistributionSpec], results: Results) -> style.Drawn:
     """Bars per method: the share of problems with 0, 1, ... K correct samples."""
     frame = solved_frame(experiment, results)
     (dataset,), methods = experiment.evaluations, list(frame["method"].unique())
@@ -62,8 +61,7 @@ def draw_distribution(experiment: Experiment[DistributionSpec], results: Results
     ax.set_ylim(bottom=0)
     figure.legend(loc="outside upper center", ncols=len(methods))
     note = f"{problems} problems; whiskers: {style.intervals(experiment)}"
-    style.add_footer(figure, [*style.what_ran(experiment, results), note])
-    return figure, frame
+    return figure, frame, [*style.what_ran(experiment, results), note]
 
 
 def _histogram(height: float, samples: int, counted: str) -> tuple[Figure, Axes]:
@@ -75,7 +73,7 @@ def _histogram(height: float, samples: int, counted: str) -> tuple[Figure, Axes]
     return figure, ax
 
 
-def draw_data_filter(experiment: Experiment[DataFilter], results: Results) -> tuple[Figure, pd.DataFrame]:
+def draw_data_filter(experiment: Experiment[DataFilter], results: Results) -> style.Drawn:
     """The training problems by the base model's pass rate; dropped ones are hatched."""
     frame = filter_frame(experiment, results)
     correct, kept, dropped, samples = frame["correct"], frame["kept"], frame["dropped"], int(frame["samples"].max())
@@ -91,5 +89,4 @@ def draw_data_filter(experiment: Experiment[DataFilter], results: Results) -> tu
     reasons |= {} if bounds.high is None else {f"rate ≥ {bounds.high:g}": rates >= bounds.high}
     dropped_for = "; ".join(f"dropped for {reason}: {rows.sum()}" for reason, rows in reasons.items() if rows.any())
     ran = f"{results.scale} scale: {frame['model_that_ran'][0]}, before training, seed {seed}"
-    style.add_footer(figure, [ran, dropped_for])
-    return figure, frame
+    return figure, frame, [ran, dropped_for]

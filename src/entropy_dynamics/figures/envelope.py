@@ -1,6 +1,5 @@
 """Draws what is left of each method's Pass@K at equal Avg@K while the baseline's envelope is widened."""
 
-import pandas as pd
 from matplotlib.figure import Figure
 
 from entropy_dynamics.analysis.envelope import DIFFERENCE, MEAN, label_of, left_frame
@@ -10,7 +9,7 @@ from entropy_dynamics.experiments.specs import LeftSpec
 from entropy_dynamics.figures import style
 
 
-def draw_left(experiment: Experiment[LeftSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
+def draw_left(experiment: Experiment[LeftSpec], results: Results) -> style.Drawn:
     """A panel per step of widening, a row per scale and model, and a point with whiskers per method."""
     frame, spec = left_frame(experiment, results), experiment.spec
     drawn = frame[frame["model"] != DIFFERENCE]
@@ -41,5 +40,4 @@ def draw_left(experiment: Experiment[LeftSpec], results: Results) -> tuple[Figur
         "whiskers: 95 % intervals over seeds and problems, the choice of points included; "
         f"dashed: {spec.margin:g} points",
     ]
-    style.add_footer(figure, [*style.what_ran(experiment, results), *notes])
-    return figure, frame
+    return figure, frame, [*style.what_ran(experiment, results), *notes]

@@ -2,17 +2,16 @@
 
 from itertools import product
 
-import pandas as pd
 from matplotlib.figure import Figure
 
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.scores import THIRDS, difficulty_frame, gains_frame
 from entropy_dynamics.experiments.load import Experiment
 from entropy_dynamics.experiments.specs import HEADINGS, METRICS, DifficultySpec, GainsSpec
-from entropy_dynamics.figures.style import ROUND, WIDTH, add_footer, error_bars, intervals, looks, pretty, what_ran
+from entropy_dynamics.figures.style import ROUND, WIDTH, Drawn, error_bars, intervals, looks, pretty, what_ran
 
 
-def draw_gains(experiment: Experiment[GainsSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
+def draw_gains(experiment: Experiment[GainsSpec], results: Results) -> Drawn:
     """A row of panels per model, a panel per metric; filled marks are ours, hollow ones the paper's."""
     frame, spec = gains_frame(experiment, results), experiment.spec
     methods = list(frame["method"].unique())
@@ -41,11 +40,10 @@ def draw_gains(experiment: Experiment[GainsSpec], results: Results) -> tuple[Fig
     entries = sorted(zip(*axes[0, 0].get_legend_handles_labels(), strict=True), key=lambda entry: entry[1])
     figure.legend(*zip(*entries, strict=True), loc="outside upper center", ncols=len(methods))  # a column per method
     whiskers = f"whiskers: {intervals(experiment)}; the paper's come from one run each"
-    add_footer(figure, [*what_ran(experiment, results, differences=True), whiskers])
-    return figure, frame
+    return figure, frame, [*what_ran(experiment, results, differences=True), whiskers]
 
 
-def draw_difficulty(experiment: Experiment[DifficultySpec], results: Results) -> tuple[Figure, pd.DataFrame]:
+def draw_difficulty(experiment: Experiment[DifficultySpec], results: Results) -> Drawn:
     """A panel per metric, a point with whiskers per method and third of the problems."""
     frame = difficulty_frame(experiment, results)
     methods = list(frame["method"].unique())
@@ -70,5 +68,4 @@ def draw_difficulty(experiment: Experiment[DifficultySpec], results: Results) ->
         "over data sets and models",
         f"whiskers: {intervals(experiment)}",
     ]
-    add_footer(figure, [*what_ran(experiment, results, differences=True), *notes])
-    return figure, frame
+    return figure, frame, [*what_ran(experiment, results, differences=True), *notes]

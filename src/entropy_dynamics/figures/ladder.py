@@ -10,7 +10,7 @@ from entropy_dynamics.analysis.ladder import PER_DECADE, ladder_frame
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.experiments.load import Experiment
 from entropy_dynamics.experiments.specs import LadderSpec
-from entropy_dynamics.figures.style import LINE_LEGEND, WIDTH, Look, add_footer, intervals, looks, pretty
+from entropy_dynamics.figures.style import LINE_LEGEND, WIDTH, Drawn, Look, intervals, looks, pretty
 
 ROWS = {  # column on the left -> its label; the gain on the right, and its label
     "avg": ("Avg@K (%)", "avg", "gain (points)"),
@@ -21,7 +21,7 @@ ROWS = {  # column on the left -> its label; the gain on the right, and its labe
 }
 
 
-def draw_ladder(experiment: Experiment[LadderSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
+def draw_ladder(experiment: Experiment[LadderSpec], results: Results) -> Drawn:
     """Left: each method over the number of parameters, predictions dashed. Right: its difference from the baseline.
 
     Models of another scale (`LadderSpec.beyond`) have hollow marks, on the right only: they solve other problems.
@@ -77,8 +77,7 @@ def draw_ladder(experiment: Experiment[LadderSpec], results: Results) -> tuple[F
         end = larger.iloc[0]
         about = f"{_millions(end['parameters'])}, pretrained, {end['seeds']:.0f} seeds, on other problems"
         notes.append(f"hollow: {about} ({end['scale']} scale)")
-    add_footer(figure, [*notes, f"bars: {intervals(experiment)}; none for the validation accuracy"])
-    return figure, frame
+    return figure, frame, [*notes, f"bars: {intervals(experiment)}; none for the validation accuracy"]
 
 
 def _draw(ax: Axes, x: pd.Series, rows: pd.DataFrame, column: str, look: Look, label: str) -> None:

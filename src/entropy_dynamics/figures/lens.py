@@ -12,7 +12,7 @@ from entropy_dynamics.analysis.curves import lens_frame
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.experiments.load import Experiment
 from entropy_dynamics.experiments.specs import LensSpec
-from entropy_dynamics.figures.style import WIDTH, add_footer, error_bars, pretty
+from entropy_dynamics.figures.style import WIDTH, Drawn, error_bars, pretty
 
 # In the order of PARTS.
 HEADINGS = ("$+$\n$S_*>0$\nlower", "$+$\n$S_*<0$\nraise", "$-$\n$S_*>0$\nraise", "$-$\n$S_*<0$\nlower")
@@ -22,7 +22,7 @@ AMPLIFIED = 1.1  # what is in bold; a denominator without the dropped tokens amp
 SHARES = LinearSegmentedColormap.from_list("lens", ["0.65", "white", "#CC79A7"])
 
 
-def draw_lens(experiment: Experiment[LensSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
+def draw_lens(experiment: Experiment[LensSpec], results: Results) -> Drawn:
     """The figure and its numbers."""
     frame, spec = lens_frame(experiment, results), experiment.spec
     figure = Figure(figsize=(WIDTH, 1.05 + 0.148 * len(frame)), layout="constrained")
@@ -34,12 +34,11 @@ def draw_lens(experiment: Experiment[LensSpec], results: Results) -> tuple[Figur
     spread = ": the spread between seeds is unknown" if single else "; whiskers: lowest to highest seed"
     notes = [
         f"{results.scale} scale: {frame['model_that_ran'][0]}",
-        f"{experiment.seeds}{spread}",
+        f"{experiment.seeds_in_words}{spread}",
         r"$+$, $-$: positive and negative samples; raise, lower: what GRPO's $A\,\nabla \log p$ does to the entropy "
         "there; 1: as GRPO, 0: dropped, bold: amplified by over 10%; dashed: the entropy that GRPO ends with",
     ]
-    add_footer(figure, notes)
-    return figure, frame
+    return figure, frame, notes
 
 
 def draw_shares(ax: Axes, shares: np.ndarray) -> None:

@@ -24,6 +24,7 @@ from entropy_dynamics.experiments.specs import CurvesSpec, Spec
 from entropy_dynamics.results.files import written_whole
 
 Look = dict[str, Any]  # keyword arguments of matplotlib
+Drawn = tuple[Figure, pd.DataFrame, list[str]]  # the figure, the numbers in it, and the notes under it
 
 STYLE = Path(__file__).with_name("figures.mplstyle")
 WIDTH = 3.5  # inches: one column of a two-column page
@@ -99,21 +100,21 @@ def what_ran(experiment: Experiment[Spec], results: Results, differences: bool =
     """Models, scale, and how the seeds are averaged (differences between methods: as `seed_interval`)."""
     models = "; ".join(results.model(model).ran_with_size for model in experiment.models)
     if experiment.has_one_seed:
-        drawn = f"{experiment.seeds}: the spread between seeds is unknown"
+        drawn = f"{experiment.seeds_in_words}: the spread between seeds is unknown"
     else:
         bands = isinstance(experiment.spec, CurvesSpec) and any(panel.x == "step" for panel in experiment.spec.panels)
         shading = ", shading: lowest to highest seed" if bands else ""
         average = averaged(len({run.seed for run in experiment.runs})) if differences else "mean"
-        drawn = f"{average} of {experiment.seeds}{shading}"
+        drawn = f"{average} of {experiment.seeds_in_words}{shading}"
     return [f"{results.scale} scale: {models}", drawn]
 
 
 def intervals(experiment: Experiment[Spec]) -> str:
     """Explanation of the intervals of scores, for the footer."""
     if experiment.has_one_seed:
-        so_far = f" ({experiment.seeds} so far)" if experiment.planned else ""
+        so_far = f" ({experiment.seeds_in_words} so far)" if experiment.planned else ""
         return f"{LEVEL:.0%} intervals over problems, none for one seed of a trained method{so_far}"
-    return f"{LEVEL:.0%} intervals over {experiment.seeds} and over problems"
+    return f"{LEVEL:.0%} intervals over {experiment.seeds_in_words} and over problems"
 
 
 def error_bars(rows: pd.DataFrame, column: str, ends: str = "") -> np.ndarray:

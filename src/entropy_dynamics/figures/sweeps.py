@@ -19,7 +19,7 @@ LONG_LABEL = 18  # characters; three longer labels do not fit side by side
 PANELS = {"entropy": "entropy (nats)", "avg": "Avg@K (%)", "pass": "Pass@K (%)"}
 
 
-def draw_strength(experiment: Experiment[StrengthSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
+def draw_strength(experiment: Experiment[StrengthSpec], results: Results) -> style.Drawn:
     """A row of panels per sweep over the share of dropped tokens, a line per model; horizontal lines: the baseline."""
     frame = strength_frame(experiment, results)
     swept = [rows for _, rows in frame[frame["value"].notna()].groupby(["method", "parameter"], sort=False)]
@@ -59,8 +59,7 @@ def draw_strength(experiment: Experiment[StrengthSpec], results: Results) -> tup
     parameters = dict.fromkeys(style.pretty(rows["parameter"].iloc[0]) for rows in swept)
     sets = f"scores on {', '.join(map(results.dataset_label, experiment.evaluations))}{whiskers}"
     lines = f"numbers: the dose, {', '.join(parameters)}; horizontal line: {baseline}"
-    style.add_footer(figure, [*style.what_ran(experiment, results), sets, lines])
-    return figure, frame
+    return figure, frame, [*style.what_ran(experiment, results), sets, lines]
 
 
 def _around(values: pd.Series, share: float = 0.5) -> tuple[float, float]:
@@ -69,7 +68,7 @@ def _around(values: pd.Series, share: float = 0.5) -> tuple[float, float]:
     return values.min() - margin, values.max() + margin
 
 
-def draw_matched(experiment: Experiment[MatchedSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
+def draw_matched(experiment: Experiment[MatchedSpec], results: Results) -> style.Drawn:
     """Top: a line per method through its strengths, with a band along the Pareto front. Bottom: all at one entropy."""
     frame, spec = matched_frame(experiment, results), experiment.spec
     of_run = dict(zip(frame["run"], frame["method"], strict=True))
@@ -114,8 +113,7 @@ def draw_matched(experiment: Experiment[MatchedSpec], results: Results) -> tuple
         f"between two strengths, {LEVEL:.0%} intervals, cut off at the frame",
     ]
     notes += [f"without a strength that reaches it: {', '.join(without)}"] if without else []
-    style.add_footer(figure, notes)
-    return figure, frame
+    return figure, frame, notes
 
 
 def _draw_differences(ax: Axes, rows: pd.DataFrame, metric: str) -> None:
@@ -126,7 +124,7 @@ def _draw_differences(ax: Axes, rows: pd.DataFrame, metric: str) -> None:
     ax.set_xlim(*_around(pd.Series([0, *value])))
 
 
-def draw_frontier(experiment: Experiment[FrontierSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
+def draw_frontier(experiment: Experiment[FrontierSpec], results: Results) -> style.Drawn:
     """A row of panels per model: a line per method through its sampling temperatures, left its greedy accuracy."""
     frame = frontier_frame(experiment, results)
     methods = list(frame["method"].unique())
@@ -151,8 +149,7 @@ def draw_frontier(experiment: Experiment[FrontierSpec], results: Results) -> tup
         "cut off at the frame, which leaves out points with less than half of the highest Pass@K",
         f"means over {', '.join(map(results.dataset_label, experiment.evaluations))}",
     ]
-    style.add_footer(figure, [*style.what_ran(experiment, results), *notes])
-    return figure, frame
+    return figure, frame, [*style.what_ran(experiment, results), *notes]
 
 
 def _draw_greedy(ax: Axes, rows: pd.DataFrame, methods: list[str], styles: dict[str, style.Look]) -> None:

@@ -13,7 +13,7 @@ from entropy_dynamics.analysis.statistics import LEVEL
 from entropy_dynamics.analysis.theory import THEOREMS, Link, links, links_frame, scaled_steps, theory_frame
 from entropy_dynamics.experiments.load import Experiment
 from entropy_dynamics.experiments.specs import LinksSpec, TheorySpec
-from entropy_dynamics.figures.style import IDENTITY, ROUND, WIDTH, add_footer, cycle
+from entropy_dynamics.figures.style import IDENTITY, ROUND, WIDTH, Drawn, cycle
 
 SYMBOLS = {1: r"\epsilon", 2: r"\alpha"}  # the step size in each theorem
 SAME_UNITS = ("entropy_change_first_order", "entropy_change")
@@ -21,7 +21,7 @@ PER_ROW = 2
 BINS = 60  # per axis of a density
 
 
-def draw_theory(experiment: Experiment[TheorySpec], results: Results) -> tuple[Figure, pd.DataFrame]:
+def draw_theory(experiment: Experiment[TheorySpec], results: Results) -> Drawn:
     """A row of panels per theorem, a panel per step size; and the numbers in them."""
     steps = scaled_steps(results)
     frame = theory_frame(experiment, results, steps)
@@ -53,8 +53,7 @@ def draw_theory(experiment: Experiment[TheorySpec], results: Results) -> tuple[F
         f"{frame['tokens'][0]:,} sampled tokens of the untrained policy, darker where more (logarithmic); "
         "dashed: predicted = realized; s: slope through the origin, r: correlation",
     ]
-    add_footer(figure, notes)
-    return figure, frame
+    return figure, frame, notes
 
 
 def _digits(number: float) -> str:
@@ -62,7 +61,7 @@ def _digits(number: float) -> str:
     return "> 0.9999" if 0.99995 <= number < 1 else f"{number:.4f}"
 
 
-def draw_links(experiment: Experiment[LinksSpec], results: Results) -> tuple[Figure, pd.DataFrame]:
+def draw_links(experiment: Experiment[LinksSpec], results: Results) -> Drawn:
     """Panels in the order of the chain, the last one for its two ends; and the numbers in them."""
     drawn = links(experiment, results)
     rows = -(-len(drawn) // PER_ROW)
@@ -74,15 +73,14 @@ def draw_links(experiment: Experiment[LinksSpec], results: Results) -> tuple[Fig
         ax.axis("off")
         ax.legend(*axes[0].get_legend_handles_labels(), loc="center", title="steps of GRPO", handlelength=1)
     (model,) = experiment.models
-    seeds = "" if experiment.has_one_seed else f"; brackets: {LEVEL:.0%} intervals over {experiment.seeds}"
+    seeds = "" if experiment.has_one_seed else f"; brackets: {LEVEL:.0%} intervals over {experiment.seeds_in_words}"
     dashed = "; dashed: equal changes" if SAME_UNITS in [(link.x, link.y) for link in drawn] else ""
     notes = [
         f"{results.scale} scale: {results.model(model).ran_with_size}",
         f"a mark per step and seed, without the outermost 1% at each end of an axis; r: correlation over all steps of "
         f"a run, median over runs{seeds}{dashed}",
     ]
-    add_footer(figure, notes)
-    return figure, links_frame(experiment, results, drawn)
+    return figure, links_frame(experiment, results, drawn), notes
 
 
 def _draw_link(ax: Axes, link: Link, letter: str) -> None:

@@ -20,7 +20,7 @@ from entropy_dynamics.errors import UserError
 from entropy_dynamics.experiments.claims import seeds_by_group
 from entropy_dynamics.experiments.load import Run
 from entropy_dynamics.results.files import read_json, read_parquet, save_parquet, save_table, write_json, written_whole
-from entropy_dynamics.results.layout import FACTS, SEEDS, Layout
+from entropy_dynamics.results.layout import FACTS, SEEDS, Layout, Place
 from entropy_dynamics.sections import parse
 
 if TYPE_CHECKING:
@@ -50,10 +50,10 @@ def counts_frame(results: Results) -> pd.DataFrame:
 def metrics_frame(results: Results) -> pd.DataFrame:
     """The metrics of all runs in single precision, one row per model, method, seed and step."""
     frames = []
-    for path, of in _files(results, "runs/*/*/seed*/metrics.parquet"):
+    for path, run, *_ in _files(results, "runs", "/metrics.parquet"):
         frame = read_parquet(path)
         numbers = frame.select_dtypes("float").astype(np.float32)
-        frames.append(frame.assign(**numbers, **of))
+        frames.append(frame.assign(**numbers, **dict(zip(KEYS, run, strict=True))))
     frame = pd.concat(frames).sort_values([*KEYS, "step"])
     return frame[[*KEYS, "step", *frame.columns.difference([*KEYS, "step"], sort=False)]]
 
@@ -72,8 +72,8 @@ def write_data(results: Results, folder: Path) -> dict[str, int]:
         pq.write_table(table, folder / f"{name}.parquet", **_smallest(table.schema))
         rows[name] = len(frame)
     rows["samples"] = _stack(folder / "samples.parquet", _evaluations(results))
-    if files := _files(results, "samples/*/*/seed*/step*.parquet", optional=True):
-        steps = [(path, of | {"step": int(path.stem.removeprefix("step"))}) for path, of in files]
+    if files := list(results.layout.find("samples", "/step*.parquet")):
+        steps = [(of.path, dict(zip([*KEYS, "step"], [*of.run, of.step], strict=True))) for of in files]
         rows["tokens"] = _stack(folder / "tokens.parquet", steps)
     return rows
 
@@ -247,21 +247,18 @@ def _smallest(schema: "pa.Schema") -> dict[str, Any]:
 
 def _evaluations(results: Results) -> list[File]:
     evaluations: dict[Path, dict[str, Any]] = {}
-    for path, of in _files(results, "evaluations/*/*/seed*/**/*.parquet"):
-        at = path.parent.name  # seed0 or, in it, T0.5
-        temperature = float(at[1:]) if at.startswith("T") else results.config.evaluation.temperature
+    for path, run, at, _ in _files(results, "evaluations", "/**/*.parquet"):
+        temperature = results.config.evaluation.temperature if at is None else at
         # Older versions could write the samples at the usual temperature a second time, to a folder of its own.
-        read = results.evaluation_file(Run(*of.values()), path.stem, temperature)
-        evaluations.setdefault(read, of | {"temperature": temperature, "dataset": path.stem})
-    return list(evaluations.items())
+        read = results.evaluation_file(Run(*run), path.stem, temperature)
+        named = dict(zip(KEYS, run, strict=True)) | {"temperature": temperature, "dataset": path.stem}
+        evaluations.setdefault(read, named)
+    return sorted(evaluations.items(), key=lambda file: file[0])
 
 
-def _files(results: Results, pattern: str, optional: bool = False) -> list[File]:
-    """Files of runs, whose path in the results is <folder>/<model>/<method>/seed<seed>/..., with their `KEYS`."""
-    files: list[File] = []
-    for path in sorted(results.root.glob(pattern)):
-        _, model, method, seed, *_ = path.relative_to(results.root).parts
-        files.append((path, {"model": model, "method": method, "seed": int(seed.removeprefix("seed"))}))
-    if not (files or optional):
-        raise UserError(f"no files {results.root / pattern}; run snakemake --config scale={results.scale} first")
+def _files(results: Results, folder: str, inside: str) -> list[Place]:
+    """The files that `Layout.find` finds. Raises UserError if there are none."""
+    if not (files := list(results.layout.find(folder, inside))):
+        where = results.root / f"{folder}/*/*/seed*{inside}"
+        raise UserError(f"no files {where}; run snakemake --config scale={results.scale} first")
     return files

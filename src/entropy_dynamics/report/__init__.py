@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from entropy_dynamics.analysis.run_data import Results
-from entropy_dynamics.experiments.specs import ScoresSpec
 
 
 def render(name: str, results: Results) -> list[Path]:
@@ -13,7 +12,7 @@ def render(name: str, results: Results) -> list[Path]:
     complete, or a file of a run is damaged.
     """
     experiment = results.experiment(name).so_far(results.root)
-    if isinstance(experiment.spec, ScoresSpec):  # tables do not wait for the import of matplotlib
+    if experiment.spec.is_table:  # tables do not wait for the import of matplotlib
         from entropy_dynamics.report.tables import write_table as write
     else:
         from entropy_dynamics.figures.draw import write_figure as write

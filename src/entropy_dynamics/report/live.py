@@ -1,6 +1,5 @@
 """Further contents of report.html: progress, unfinished runs, and token samples of all runs."""
 
-import re
 import time
 from collections.abc import Iterable
 from functools import lru_cache
@@ -14,9 +13,9 @@ from entropy_dynamics.analysis.statistics import rounded
 from entropy_dynamics.config import BASE
 from entropy_dynamics.results.files import read_jobs, read_parquet
 from entropy_dynamics.results.layout import Layout
+from entropy_dynamics.results.progress import trained_steps
 from entropy_dynamics.tasks.countdown.problems import as_string
 
-STEP = re.compile(r" (\d+)/(\d+)  entropy ([\d.]+)  accuracy ([\d.]+)")  # a line of training.progress
 SILENT = 600  # seconds without a new line after which a run counts as stopped
 SHOWN_TOKENS = 400  # per step of a run; more responses are in its file
 ALL_TOKENS = 40_000  # of all runs together, about 2 MB as JSON
@@ -30,11 +29,11 @@ def unfinished_runs(layout: Layout) -> list[dict[str, Any]]:
     and its last value.
     """
     shown = []
-    for log in sorted(layout.root.glob("logs/runs/*/*/seed*.log")):
-        model, method, seed = *log.parts[-3:-1], log.stem.removeprefix("seed")
-        steps = _steps(log)
-        if not len(steps) or layout.metrics(model, method, seed).is_file():
+    for log in layout.find("logs/runs", ".log"):
+        steps = _steps(log.path)
+        if not len(steps) or layout.metrics(*log.run).is_file():
             continue
+        model, method, seed = log.run
         other = _steps(layout.log("runs", model, "grpo", seed)) if method != "grpo" else steps[:0]
         total, curves = steps[0, 1], {}
         for column, name in enumerate(("entropy", "accuracy"), 2):
@@ -44,16 +43,14 @@ def unfinished_runs(layout: Layout) -> list[dict[str, Any]]:
                 for of in (steps, other)
             ]
             curves[name] = (*points, float(steps[-1, column]))
-        runs_now = time.time() - log.stat().st_mtime < SILENT
+        runs_now = time.time() - log.path.stat().st_mtime < SILENT
         name = f"{method}, seed {seed}, {model}"
         shown.append({"name": name, "done": int(steps[-1, 0]), "total": int(total), "curves": curves, "now": runs_now})
     return shown
 
 
 def _steps(log: Path) -> np.ndarray:
-    """Step, number of steps, entropy and accuracy of each line of a log; none if there is no log."""
-    text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
-    return np.array(STEP.findall(text), float).reshape(-1, 4)
+    return np.array(trained_steps(log), float).reshape(-1, 4)
 
 
 def progress(results: Results) -> dict[str, Any]:
@@ -81,10 +78,9 @@ def token_samples(layout: Layout, first: Iterable[tuple[str, str]]) -> list[dict
     """
     order = {pair: place for place, pair in enumerate(first)}
     files: dict[tuple[int, str, str, int], dict[int, Path]] = {}
-    for file in layout.root.glob("samples/*/*/seed*/step*.parquet"):
-        model, method, seed = file.parts[-4:-1]
-        run = (order.get((model, method), len(order)), model, method, int(seed.removeprefix("seed")))
-        files.setdefault(run, {})[int(file.stem.removeprefix("step"))] = file
+    for file in layout.find("samples", "/step*.parquet"):
+        run = (order.get(file.run[:2], len(order)), *file.run)
+        files.setdefault(run, {})[file.step] = file.path
     tokens = max(1, min(SHOWN_TOKENS, ALL_TOKENS // max(1, sum(map(len, files.values())))))
     samples = []
     for (_, model, method, seed), steps in sorted(files.items(), key=lambda item: item[0]):

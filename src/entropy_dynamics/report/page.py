@@ -1,7 +1,6 @@
 """report.html: all results of a scale on one page, the most important first."""
 
 import base64
-import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -46,14 +45,14 @@ def write_report(results: Results) -> Path:
         experiment = results.experiment(name).so_far(layout.root)
         by_name[name] = {
             "experiment": experiment,
-            "claims": [claim for claim in claims if name in shown_in(claim["place"])],
+            "claims": [claim for claim in claims if name in claim["figures"]],
             "table": table_values(experiment, results, scores_frame(experiment, results)) if table.is_file() else None,
             "picture": _picture(figure),
         }
     top = [claim["id"] for claim in headlines(claims)]
     claims.sort(key=lambda claim: top.index(claim["id"]) if claim["id"] in top else len(top))
     for claim in claims:
-        claim["link"] = next((name for name in shown_in(claim["place"]) if name in by_name), None)
+        claim["link"] = next((name for name in claim["figures"] if name in by_name), None)
     first = [name for name in FIRST if name in by_name]
     lead = next((name for name in first if by_name[name]["picture"]), None)
     opened = [by_name[name] for name in first if name == lead or by_name[name]["table"]]
@@ -89,13 +88,6 @@ def _sizes(parameters: list[int]) -> str:
     """'0.13 M', or '0.11 to 0.13 M'."""
     ends = dict.fromkeys(f"{of(parameters, default=0) / 1e6:.2g}" for of in (min, max))
     return f"{' to '.join(ends)} M"
-
-
-def shown_in(place: str) -> list[str]:
-    """["figure2", "figure6"] for "Section 5.3, Figures 2(c) and 6(c)"; also the figures of theorems and Corollary 4."""
-    mentions = re.findall(r"(Figure|Table)s? (\d+(?:\(\w\))?(?:(?:, | and )\d+(?:\(\w\))?)*)", place)
-    names = [f"{kind.lower()}{number}" for kind, numbers in mentions for number in re.findall(r"\d+", numbers)]
-    return names + ["theory_check"] * ("Theorem" in place) + ["corollary4"] * ("Corollary 4" in place)
 
 
 def _picture(path: Path) -> str | None:

@@ -73,7 +73,8 @@ def topics(entries: Collection[dict[str, Any]]) -> list[tuple[str, str]]:
         refuted, held = verdicts["does not hold"], verdicts["holds"]
         verdict = "does not hold" if refuted and not held else "inconclusive"
         verdict = "holds" if 2 * held > len(judged) and not refuted else verdict
-        effects = [f"{METHODS.get(entry['id'][-6:], '')} {in_digits(entry, '+')}".strip() for entry in judged]
+        named = [[METHODS[name] for name in entry["methods"] if name in METHODS] for entry in judged]
+        effects = [" ".join([*of[:1], in_digits(entry, "+")]) for of, entry in zip(named, judged, strict=True)]
         points = len(judged) <= len(METHODS) and all(entry["unit"] == "points" for entry in judged)
         found += [(verdict, f"{topic}: {', '.join(effects)} points" if points else topic)] if judged else []
     return found

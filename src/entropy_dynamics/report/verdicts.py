@@ -1,9 +1,9 @@
 """Writes the verdicts on the paper's claims (claims.json, .md, .png, .svg, .pdf) and others (field.json, .md, ...)."""
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,6 @@ from entropy_dynamics.report.fill import fill, in_digits, one_model
 from entropy_dynamics.report.summary import summary_line, verdict_counts
 from entropy_dynamics.results.files import write_json, write_text
 
-# How the ids of the most interesting claims on scores begin.
-HEADLINES = ("pass_gain_", "avg_gain_", "path_pass_", "best_pass_", "competitive_clip_", "greedy_", "matched_pass_")
 SHOWN = 10
 
 
@@ -32,6 +30,8 @@ def write_claims(results: Results) -> list[Path]:
     then those of the gains that the paper prints, judged from its numbers alone, whose `subject` is "paper":
 
     - `effect`, `low`, `high`, `detectable`, and an open bound of `range`, the claimed range, are null if unknown;
+    - `methods` are the compared ones, `figures` the tables and figures of `place`, and `headline` is the rank among the
+      claims that are shown first, or null;
     - `ours` is whether the claim is this project's own and only follows from the one at `place`;
     - `paper` is {verdict, effect, low, high, reason} by the paper's own scores, or null if it does not print them;
     - `seeds` is the number of usable seeds that all compared methods have, or null if no seed is involved, and
@@ -51,7 +51,7 @@ def write_claims(results: Results) -> list[Path]:
         keys = ("verdict", "effect", "low", "high", "reason")
         entry |= {"topic": file.topic(claim.spec), "paper": {key: found[key] for key in keys} if found else None}
     gains = list(judge_gains(paper, results.paper, tests["paper_gain"])) if paper else []
-    values: dict[str, Any] = _opening(entries, models, results) | {"tests": tests}
+    values: dict[str, Any] = _opening(claims, entries, models, results) | {"tests": tests}
     values |= {"claims": list(map(_cells, entries)), "gains": list(map(_cells, gains)), "found": verdict_counts(gains)}
     json, md, *pictures = (results.layout.judged("claims", suffix) for suffix in ("json", "md", "png", "svg", "pdf"))
     write_json(json, entries + gains)
@@ -84,13 +84,15 @@ def write_field(results: Results, folder: str) -> list[Path]:
     json, md = (results.layout.judged(folder, suffix) for suffix in ("json", "md"))
     write_json(json, entries)
     used = {name: tests[name] for name in dict.fromkeys(claim.spec.test for claim in claims)}
-    write_text(md, fill("field.md", **_opening(entries, models, results), papers=sections, tests=used))
+    write_text(md, fill("field.md", **_opening(claims, entries, models, results), papers=sections, tests=used))
     return [json, md]
 
 
-def _opening(entries: list[dict[str, Any]], models: Mapping[str, Model | None], results: Results) -> dict[str, str]:
+def _opening(
+    claims: Sequence[Claim], entries: list[dict[str, Any]], models: Mapping[str, Model | None], results: Results
+) -> dict[str, str]:
     """The first paragraph of the Markdown: the verdicts, what the claims rest on, and what ran."""
-    number = Counter(re.sub(" of .*", "", entry["rests_on"]) for entry in entries)
+    number = Counter("facet" if claim.spec.facet_of else claim.spec.rests_on for claim in claims)
     words = {
         "independent": "independent findings",
         "facet": "further facets",
@@ -104,7 +106,7 @@ def _opening(entries: list[dict[str, Any]], models: Mapping[str, Model | None], 
 def headlines(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """At most `SHOWN` claims on scores, which share the unit of points, the most interesting first."""
     points = [entry for entry in entries if entry["unit"] == "points"]
-    return sorted(points, key=lambda entry: [not entry["id"].startswith(head) for head in HEADLINES])[:SHOWN]
+    return sorted(points, key=lambda entry: entry["headline"] or inf)[:SHOWN]
 
 
 def _draw(entries: list[dict[str, Any]], notes: list[str]) -> Figure:
@@ -147,6 +149,9 @@ def _judged(
             id=claim.spec.id,
             statement=_named(claim.spec.statement, claim, models, results),
             place=claim.spec.place,
+            figures=claim.spec.figures,
+            headline=claim.spec.headline,
+            methods=list(claim.runs),
             ours=claim.spec.ours,
             scale=results.scale,
             label=_named(claim.spec.label, claim, models, results),
@@ -154,7 +159,7 @@ def _judged(
             unit=claim.spec.unit,
             claimed=claim.spec.claimed,
             why=claim.spec.why,
-            rests_on=claim.spec.rests_on,
+            rests_on=claim.spec.basis,
             paper=None,
             test=tests[claim.spec.test],
         )

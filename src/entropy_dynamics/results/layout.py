@@ -1,8 +1,11 @@
 """Names of all files under `results/<scale>/`; workflow rules pass wildcards such as "{model}" as arguments."""
 
+import re
 import shlex
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 # File names in directories that are written atomically.
 FACTS = "model.json"  # description of a model or a policy, with the hashes of its files
@@ -13,6 +16,19 @@ SEEDS = "seeds.json"  # in restored results: the number that each seed had, in t
 PROBLEMS_REPORT = "problems.json"
 # Bytes of tensors per checkpoint file, over all ranks, of which a rank holds its share three times in host memory.
 CHECKPOINT_FILE_BYTES = 2**28
+# <folder>/<model>/<method>/seed<seed>, with T<temperature> of an evaluation or step<step> of samples
+_PLACE = re.compile(r"(?:logs/)?\w+/(?:([^/]+)/)?(?:([^/]+)/)?seed(\d+)\b(?:/T([\d.]+))?(?:/step(\d+))?")
+
+
+class Place(NamedTuple):
+    """What a path in the results says about its content."""
+
+    path: Path
+    run: tuple[str, str, int]
+    """Model, method (`base`: an untrained model) and seed; pass rates have the model ""."""
+    temperature: float | None = None
+    """null: that of tables and claims."""
+    step: int = 0
 
 
 @dataclass(frozen=True)
@@ -33,6 +49,20 @@ class Layout:
         parts = PurePosixPath(name).parts
         inside = parts[::-1].index(scale) if scale in parts else 0
         return self.root.joinpath(*parts[-inside:]) if inside else Path(name)
+
+    def parse(self, path: Path) -> Place | None:
+        """What a path of a model, of a run or of the log of one says; None for any other path."""
+        match = _PLACE.match(path.relative_to(self.root).as_posix())
+        if match is None:
+            return None
+        model, method, seed, temperature, step = match.groups()
+        run = (model or "", method or "base", int(seed))
+        return Place(path, run, float(temperature) if temperature else None, int(step or 0))
+
+    def find(self, folder: str, inside: str = "") -> Iterator[Place]:
+        """The paths <folder>/<model>/<method>/seed<seed><inside> that exist, sorted; `inside` is a pattern."""
+        found = map(self.parse, sorted(self.root.glob(f"{folder}/*/*/seed*{inside}")))
+        return filter(None, found)
 
     def command(self, stage: str) -> str:
         """The command of a stage for these results, as messages name it."""
@@ -96,12 +126,14 @@ class Layout:
     def evaluation(self, model: str, method: str, seed: int | str) -> Path:
         return self._run_path("evaluations", model, method, seed)
 
-    def samples(self, model: str, method: str, seed: int | str, dataset: str, temperature: float | None = None) -> Path:
+    def evaluation_file(
+        self, model: str, method: str, seed: int | str, dataset: str, temperature: float | None = None
+    ) -> Path:
         """One row per sample of an evaluation set; `temperature` if it is not that of tables and claims."""
         folder = self.evaluation(model, method, seed)
         return (folder if temperature is None else folder / f"T{abs(temperature):g}") / f"{dataset}.parquet"
 
-    def token_samples(self, model: str, method: str, seed: int | str) -> Path:
+    def step_samples(self, model: str, method: str, seed: int | str) -> Path:
         """Responses of three training steps with the statistics of every token; written while the run trains."""
         return self._run_path("samples", model, method, seed)
 

@@ -47,7 +47,7 @@ def evaluate(
         raise UserError(f"--seed {seed}: {model} is pretrained, so it exists once, with seed 0")
     run = f"--model {model} --seed {seed}" if method == BASE else f"--model {model} --method {method} --seed {seed}"
     sets = product(map(config.evaluation.folder_of, temperatures or [None]), datasets)
-    files = {(at, dataset): layout.samples(model, method, seed, dataset, at) for at, dataset in sets}
+    files = {(at, dataset): layout.evaluation_file(model, method, seed, dataset, at) for at, dataset in sets}
     needed = {layout.policy(model, method, seed): f"{'model' if method == BASE else 'train'} {run}"}
     needed |= {layout.problems(dataset): "problems" for dataset in datasets}
     check_inputs(layout, next(iter(files.values())), needed)

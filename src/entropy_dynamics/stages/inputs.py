@@ -3,7 +3,6 @@
 No torch is imported here, so that a mistake is reported at once.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,10 +22,10 @@ def made_with(result: Path) -> Any:
     return settings_of_run(record.parent) if record.name == CONFIG else read_json(record).get("config")
 
 
-def new_settings(result: Path, settings: Mapping[str, Any]) -> list[str]:
+def new_settings(layout: Layout, result: Path, settings: Mapping[str, Any]) -> list[str]:
     """The `differences` of a stage's settings from those of its existing result."""
     was = made_with(result)
-    if was and re.fullmatch(r"T[\d.]+", result.parent.name):  # samples at another temperature than the config's
+    if was and (place := layout.parse(result)) and place.temperature is not None:
         was = was | {"evaluation.temperature": settings["evaluation.temperature"]}
     return differences(was, settings) if was else []
 

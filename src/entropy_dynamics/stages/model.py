@@ -17,12 +17,12 @@ from entropy_dynamics.models.toy_tokenizer import build_tokenizer
 from entropy_dynamics.models.warm_start import POOL, solution_batches, warm_start
 from entropy_dynamics.results.files import read_json, written_whole
 from entropy_dynamics.results.layout import FACTS, Layout
+from entropy_dynamics.results.progress import Progress
 from entropy_dynamics.results.provenance import fingerprint
 from entropy_dynamics.stages.common import check_inputs, check_replaceable
 from entropy_dynamics.tasks import Problem
 from entropy_dynamics.tasks.files import load_problems
 from entropy_dynamics.tasks.prompts import turn_end_note
-from entropy_dynamics.training.progress import Progress
 
 
 def prepare_model(config: StageConfig, layout: Layout, seed: int = 0) -> Path:

@@ -1,8 +1,10 @@
 """A training run: from the base model and the kept problems to policy, metrics, provenance and evaluation samples."""
 
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,11 +20,12 @@ from entropy_dynamics.models.storage import check_directory, load_model, load_to
 from entropy_dynamics.results.files import read_json, read_parquet, write_json, write_parquet, write_text, written_whole
 from entropy_dynamics.results.layout import CONFIG, FACTS, METRICS, PROVENANCE, Layout
 from entropy_dynamics.results.provenance import other_hashes, provenance, weight_hashes
-from entropy_dynamics.sampling import open_sampler, prompts_hash
+from entropy_dynamics.sampling import Prompt, Rollout, Sampler, open_sampler, prompts_hash
 from entropy_dynamics.stages.common import check_inputs, check_replaceable, make_grader, make_prompts
 from entropy_dynamics.stages.evaluate import evaluate
 from entropy_dynamics.stages.gate import pass_gate
 from entropy_dynamics.stages.token_samples import token_samples
+from entropy_dynamics.tasks import Grade, Problem
 from entropy_dynamics.tasks.files import load_problems
 from entropy_dynamics.training.checkpoints import Checkpoints
 from entropy_dynamics.training.modules import load_critic, load_trained_policy
@@ -38,34 +41,21 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
     mistake, a non-finite loss, an engine that disagrees with the trainer, or files that another job has removed.
     """
     ranks = ranks or Ranks()
-    if config.method.name == BASE:
-        raise UserError("the method base is the untrained model: it is evaluated, never trained")
     model_name = config.model.name
     out = layout.run(model_name, method_name, seed)
-    check_replaceable(out / CONFIG, "train", config)
+    base, pass_rates = _inputs(config, layout, out, seed, ranks)
     method = config.method.build()
-    untrained, filtered = config.untrained(model_name, seed), config.untrained(config.pass_rates.model, seed)
-    base, pass_rates = layout.model(model_name, untrained), layout.pass_rates(filtered)
-    needed = {layout.problems(TRAIN): "problems", base: f"model --model {model_name} --seed {untrained}"}
-    check_inputs(layout, out / METRICS, needed | {pass_rates: f"pass_rates --seed {filtered}"})
-    pass_gate(config, layout, filtered, ranks)
-    check_directory(base, config)
     tokenizer = load_tokenizer(base)
-    rates = read_parquet(pass_rates)
-    config.pass_rates.check_keeps_some(rates["rate"])
-    kept = set(rates["problem_id"][config.pass_rates.keeps(rates["rate"])])
-    problems = [problem for problem in load_problems(layout.problems(TRAIN)) if problem.id in kept]
+    problems = _kept_problems(config, layout.problems(TRAIN), pass_rates)
     validation_set = layout.problems(config.training.validation_set)
     held_out = load_problems(validation_set)[: config.training.validation_problems]
     prompts = make_prompts(config, tokenizer, problems, drop_long=True)
-    if len(prompts) < len(problems):
-        ranks.note(
-            f"{len(problems) - len(prompts)} of {len(problems)} training problems are left out: their prompts are over "
-            f"{config.sampling.max_prompt_tokens} tokens"
-        )
+    if left_out := len(problems) - len(prompts):
+        limit = f"their prompts are over {config.sampling.max_prompt_tokens} tokens"
+        ranks.note(f"{left_out} of {len(problems)} training problems are left out: {limit}")
     for dataset in config.data.evaluation:  # detect errors of the evaluation before training
         make_prompts(config, tokenizer, load_problems(layout.problems(dataset)))
-        check_replaceable(layout.samples(model_name, method_name, seed, dataset), "evaluate", config)
+        check_replaceable(layout.evaluation_file(model_name, method_name, seed, dataset), "evaluate", config)
     validation_prompts = make_prompts(config, tokenizer, held_out)
     grade_held_out = make_grader(tokenizer, held_out)  # separate, as two files may use an id for different problems
     record = provenance([base / FACTS, pass_rates, layout.problems(TRAIN), validation_set])
@@ -90,19 +80,7 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
             write_text(Path(trial, CONFIG), to_yaml(config))
             write_json(Path(trial, PROVENANCE), run | record)
 
-        def validate() -> dict[str, float]:
-            rollouts = sampler.sample(
-                validation_prompts,
-                samples=config.training.validation_samples,
-                temperature=config.evaluation.temperature,
-                max_new_tokens=config.sampling.max_new_tokens,
-                stream="validation",  # the same random numbers at every step, so that only the policy changes
-            )
-            correct = np.array(ranks.map(lambda rollout: grade_held_out(rollout).correct, rollouts))
-            correct = correct.reshape(len(held_out), -1)  # ordered by problem, then sample
-            return dict(zip(VALIDATION, (float(correct.mean()), float(correct.any(axis=1).mean())), strict=True))
-
-        samples = layout.token_samples(model_name, method_name, seed)
+        samples = layout.step_samples(model_name, method_name, seed)
         trainer = Trainer(
             config.training,
             policy=policy,
@@ -114,7 +92,7 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
             max_new_tokens=config.sampling.max_new_tokens,
             seed=seed,
             critic=load_critic(base, policy, config.training, ranks) if config.training.advantage == "gae" else None,
-            validate=validate,
+            validate=_validation(config, ranks, sampler, validation_prompts, grade_held_out),
             keep=token_samples(samples, tokenizer, config.training.steps) if ranks.is_main else None,
             ranks=ranks,
         )
@@ -122,15 +100,12 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
         chosen = {"precision": precision_on(ranks.device, "auto")} if auto else {}
 
         def checkpoints_of(name: str, steps: int) -> Checkpoints:
-            return Checkpoints(
-                layout.checkpoints(model_name, name, seed),
-                ranks,
-                made_from={"config": settings_of("train", config.changed("training", steps=steps)), "seed": seed}
-                | {key: record[key] for key in ("inputs", "prompts")}
-                | chosen,
-                made_by={"method": method_name} | {key: record[key] for key in ("git", "code_sha256", "packages")},
-                kept=config.training.checkpoints_kept,
-            )
+            folder = layout.checkpoints(model_name, name, seed)
+            made_from = {"config": settings_of("train", config.changed("training", steps=steps)), "seed": seed}
+            made_from |= {key: record[key] for key in ("inputs", "prompts")} | chosen
+            made_by = {"method": method_name} | {key: record[key] for key in ("git", "code_sha256", "packages")}
+            kept = config.training.checkpoints_kept
+            return Checkpoints(folder, ranks, made_from=made_from, made_by=made_by, kept=kept)
 
         checkpoints = checkpoints_of(method_name, config.training.steps)
         shorter = shorter_runs(method_name, dict(config.training)).items()
@@ -142,30 +117,81 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
             save_failure(failure, trainer, tokenizer, str(error))
             raise NotFiniteError(f"{error}; the policy before it and the batch are in {failure}") from error
 
+        more = chosen | ({"earlier_steps_by": checkpoints.earlier} if checkpoints.earlier else {})
         weights = policy.weights_on_main(ranks, sampler.weights_dtype)
         if ranks.is_main:
             with written_whole(out) as directory:
                 save_policy(policy.model, tokenizer, directory / "policy", weights)
-                facts = read_json(base / FACTS) | {"method": method_name, "seed": seed}
-                for key in ("outputs", "config"):  # the base model's; the run's are in its provenance and config.yaml
-                    facts.pop(key, None)
-                facts["weights_sha256"] = weight_hashes(directory / "policy")
-                write_json(directory / "policy" / FACTS, facts)
-                write_parquet(directory / METRICS, pd.DataFrame(rows))
-                write_text(directory / CONFIG, to_yaml(config))
-                more = chosen | ({"earlier_steps_by": checkpoints.earlier} if checkpoints.earlier else {})
-                write_json(directory / PROVENANCE, run | record | {"outputs": other_hashes(directory)} | more)
+                _write_records(directory, config, base, pd.DataFrame(rows), run | record, more)
         del weights  # in host memory, which the evaluation may need
         ranks.barrier()
         trainer.push()
         samples = evaluate(config, layout, method_name, seed, ranks=ranks, sampler=sampler)
     if ranks.is_main:  # only now, because Snakemake removes the run if the job fails before
-        files = [out / METRICS, out / CONFIG, out / PROVENANCE, out / "policy" / FACTS, *samples]
-        if missing := [file for file in files if not file.exists()]:  # Snakemake removes outputs before a job starts
-            begun = "another job of this run has begun; checkpoints are kept: run the same command again"
-            raise UserError(f"{missing[0]} is gone: {begun}")
+        _check_there([out / METRICS, out / CONFIG, out / PROVENANCE, out / "policy" / FACTS, *samples])
         checkpoints.delete()
     return out
+
+
+def _inputs(config: RunConfig, layout: Layout, out: Path, seed: int, ranks: Ranks) -> tuple[Path, Path]:
+    """The untrained model and the pass rates from which the run `out` starts, checked."""
+    if config.method.name == BASE:
+        raise UserError("the method base is the untrained model: it is evaluated, never trained")
+    check_replaceable(out / CONFIG, "train", config)
+    name, filtering = config.model.name, config.pass_rates.model
+    untrained, filtered = config.untrained(name, seed), config.untrained(filtering, seed)
+    base, pass_rates = layout.model(name, untrained), layout.pass_rates(filtered)
+    needed = {layout.problems(TRAIN): "problems", base: f"model --model {name} --seed {untrained}"}
+    check_inputs(layout, out / METRICS, needed | {pass_rates: f"pass_rates --seed {filtered}"})
+    pass_gate(config, layout, filtered, ranks)
+    return check_directory(base, config), pass_rates
+
+
+def _kept_problems(config: RunConfig, file: Path, pass_rates: Path) -> list[Problem]:
+    """The training problems that the filter keeps."""
+    rates = read_parquet(pass_rates)
+    config.pass_rates.check_keeps_some(rates["rate"])
+    kept = set(rates["problem_id"][config.pass_rates.keeps(rates["rate"])])
+    return [problem for problem in load_problems(file) if problem.id in kept]
+
+
+def _validation(
+    config: RunConfig, ranks: Ranks, sampler: Sampler, prompts: Sequence[Prompt], grade: Callable[[Rollout], Grade]
+) -> Callable[[], dict[str, float]]:
+    """The `validate` of a `Trainer`."""
+    limits = {"temperature": config.evaluation.temperature, "max_new_tokens": config.sampling.max_new_tokens}
+
+    def validate() -> dict[str, float]:
+        # the same random numbers at every step, so that only the policy changes
+        samples = config.training.validation_samples
+        rollouts = sampler.sample(prompts, samples=samples, stream="validation", **limits)
+        correct = np.array(ranks.map(lambda rollout: grade(rollout).correct, rollouts))
+        correct = correct.reshape(len(prompts), -1)  # ordered by problem, then sample
+        scores = float(correct.mean()), float(correct.any(axis=1).mean())
+        return dict(zip(VALIDATION, scores, strict=True))
+
+    return validate
+
+
+def _write_records(
+    directory: Path, config: RunConfig, base: Path, metrics: pd.DataFrame, run: dict[str, Any], more: dict[str, Any]
+) -> None:
+    """Write everything of a run but its policy; `run` is the record of what it was made from."""
+    facts = read_json(base / FACTS) | {"method": run["method"], "seed": run["seed"]}
+    for key in ("outputs", "config"):  # the base model's; the run's are in its provenance and config.yaml
+        facts.pop(key, None)
+    facts["weights_sha256"] = weight_hashes(directory / "policy")
+    write_json(directory / "policy" / FACTS, facts)
+    write_parquet(directory / METRICS, metrics)
+    write_text(directory / CONFIG, to_yaml(config))
+    write_json(directory / PROVENANCE, run | {"outputs": other_hashes(directory)} | more)
+
+
+def _check_there(files: Sequence[Path]) -> None:
+    """Raise UserError if one is missing: Snakemake removes outputs before a job starts."""
+    if missing := [file for file in files if not file.exists()]:
+        begun = "another job of this run has begun; checkpoints are kept: run the same command again"
+        raise UserError(f"{missing[0]} is gone: {begun}")
 
 
 def save_failure(directory: Path, trainer: Trainer, tokenizer: PreTrainedTokenizerBase, message: str) -> None:

@@ -24,6 +24,7 @@ from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.distributed.time_limit import TimeLimit
 from entropy_dynamics.errors import NotFiniteError, Unfinished, UserError
 from entropy_dynamics.methods import Method
+from entropy_dynamics.results.progress import Progress
 from entropy_dynamics.sampling import Prompt, Rollout, Sampler, sample_seed
 from entropy_dynamics.tasks import Grade
 from entropy_dynamics.training.batch import RolloutBatch
@@ -32,7 +33,6 @@ from entropy_dynamics.training.critic import CriticGAE
 from entropy_dynamics.training.first_order import NOT_MEASURED, FirstOrderChange
 from entropy_dynamics.training.optimizer import Trained, clip_and_step, steps_taken
 from entropy_dynamics.training.policy import Policy
-from entropy_dynamics.training.progress import Progress
 from entropy_dynamics.training.rewards import REWARDS, grades_of
 from entropy_dynamics.training.update import PolicyUpdate, Scored
 

@@ -110,7 +110,7 @@ class Chain:
 
     def _pass_rates(self, file: Path) -> None:
         model = self.config.pass_rates.model
-        base = self.layout.model(model, file.stem.removeprefix("seed")) / FACTS
+        base = self.layout.model(model, self.layout.parse(file).run[-1]) / FACTS
         record = self._record(file, [base, self.layout.problems(TRAIN)], "pass_rates", model)
         if not record or not file.is_file():
             return
@@ -141,14 +141,13 @@ class Chain:
                 self.findings.add("modified", path, f"{name} is {measured[name]:g}, the samples gave {value:g}")
 
     def _run(self, folder: Path) -> None:
-        model, method, seed = folder.parts[-3:]
+        model, method, seed = run = self.layout.parse(folder).run
         self.findings.checked["runs"] += 1
-        number, filtered = int(seed.removeprefix("seed")), self.config.pass_rates.model
-        base = self.layout.model(model, self.config.untrained(model, number)) / FACTS
-        pass_rates = self.layout.pass_rates(self.config.untrained(filtered, number))
+        base = self.layout.model(model, self.config.untrained(model, seed)) / FACTS
+        pass_rates = self.layout.pass_rates(self.config.untrained(self.config.pass_rates.model, seed))
         record = self._record(folder, [base, pass_rates, self.layout.problems(TRAIN)])
-        if record and (stated := "{model} {method} seed{seed}".format(**record)) != f"{model} {method} {seed}":
-            self.findings.add("modified", folder / PROVENANCE, f"it is of {stated}")
+        if record and (stated := (record["model"], record["method"], record["seed"])) != run:
+            self.findings.add("modified", folder / PROVENANCE, "it is of {} {} seed{}".format(*stated))
         facts, path, metrics = folder / "policy" / FACTS, folder / CONFIG, folder / METRICS
         weights = self._json(facts).get("weights_sha256", {})
         self._hashes(facts, weights)
@@ -172,14 +171,14 @@ class Chain:
             self.findings.add("different config", file, wanted)
 
     def _evaluation(self, file: Path) -> None:
-        model, method, seed, *at = file.parent.relative_to(self.layout.root / "evaluations").parts
+        _, run, at, _ = self.layout.parse(file)
         self.findings.checked["evaluations"] += 1
-        problems, policy = self.layout.problems(file.stem), self.layout.facts(model, method, seed.removeprefix("seed"))
-        changed = {"evaluation.temperature": float(at[0][1:])} if at else {}
-        record = self._record(file, [policy, problems], "evaluate", model, method, **changed)
+        problems, policy = self.layout.problems(file.stem), self.layout.facts(*run)
+        changed = {} if at is None else {"evaluation.temperature": at}
+        record = self._record(file, [policy, problems], "evaluate", *run[:2], **changed)
         if not record or not file.is_file():
             return
-        if f"seed{record['seed']}" != seed:
+        if record["seed"] != run[-1]:
             self.findings.add("modified", file, f"its record is of seed {record['seed']}")
         if self._inputs(record).get(problems) == self.sha256(problems):  # otherwise it is stale
             self._samples(file, read_parquet(file), self.problems(file.stem), record["evaluation"]["samples"])

@@ -68,7 +68,7 @@ class Drawings:
             self.findings.add("missing", path, f"{self.findings.short(file)} is made from it")
         if not missing:
             self._compare(file, lambda: render(file.stem, self.redrawn), inputs)
-            if isinstance(experiment.spec, ScoresSpec) and file not in self.findings.suspect:
+            if experiment.spec.is_table and file not in self.findings.suspect:
                 self._scores(file, experiment)
 
     def _claims(self, file: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.training.progress import LOG_EVERY_SECONDS
+from entropy_dynamics.results.progress import LOG_EVERY_SECONDS
 
 ERRORS = ("modified", "stale", "different config", "missing")
 KINDS = (*ERRORS, "not checked")  # the last is a note, not an error

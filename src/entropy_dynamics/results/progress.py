@@ -1,9 +1,21 @@
-"""Progress of a run on standard error, a line every few seconds."""
+"""Progress of a run on standard error, a line every few seconds, and what logs say of it."""
 
+import re
 import sys
 import time
+from pathlib import Path
 
 LOG_EVERY_SECONDS = 5.0
+_TRAINED = re.compile(r" (\d+)/(\d+)  entropy ([\d.]+)  accuracy ([\d.]+)")
+
+
+def trained_steps(log: Path) -> list[tuple[float, ...]]:
+    """Step, number of steps, entropy (nats) and accuracy of each line about training in a log.
+
+    Empty without a log.
+    """
+    text = log.read_text("utf-8", errors="replace") if log.is_file() else ""
+    return [tuple(map(float, line)) for line in _TRAINED.findall(text)]
 
 
 class Progress:
