@@ -20,13 +20,13 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import Cache, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import DynamicLayer
 
-import entropy_dynamics.models.tree  # noqa: F401 - registers the attention that decoding uses
 from entropy_dynamics.config.schema import StageConfig
 from entropy_dynamics.config.schema.engines import CACHE_SHARE
 from entropy_dynamics.distributed.devices import memory_bytes
 from entropy_dynamics.distributed.precision import PRECISIONS, autocast, precision_on
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.models.storage import load_model
+from entropy_dynamics.models.tree import sees_whole_prefix  # the module registers the attention that decoding uses
 from entropy_dynamics.sampling import Prompt, Rollout, Sampler, end_tokens, sample_seed
 
 Tokens, Attention = Int[Tensor, "row token"], Shaped[Tensor, "row ..."]
@@ -223,7 +223,7 @@ class NativeSampler(Sampler):
         """
         attention = torch.nn.functional.pad(attention, (0, max_new_tokens), value=1)
         config = self.model.config
-        if config._attn_implementation not in ("sdpa", "eager") or getattr(config, "sliding_window", None) is not None:
+        if config._attn_implementation not in ("sdpa", "eager") or not sees_whole_prefix(config):
             return attention
         mask = torch.zeros(attention.shape, dtype=self.model.dtype, device=attention.device)
         return mask.masked_fill_(attention == 0, torch.finfo(mask.dtype).min)[:, None, None]
