@@ -245,7 +245,7 @@ def make_trainer(prompts, tokenizer) -> Callable:
     ):
         config, policy = training_config(**changes), Policy(model)
         sampler = NativeSampler(model, end_tokens=[tokenizer.eos_token_id], batch_size=64)
-        sampler.returns_logp = config.engine_ratios or config.importance_truncation is not None
+        sampler.returns_logp = config.off_policy or config.reweighted
         return Trainer(
             config,
             policy=policy,
