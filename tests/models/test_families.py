@@ -144,7 +144,9 @@ def test_states_over_a_tree_and_with_a_cache_are_compared_too(monkeypatch):
         with mistake(match="over a tree of prefixes its hidden states are others$"):
             check_family(config, "config.json")
     update = DynamicLayer.update
-    monkeypatch.setattr(DynamicLayer, "update", lambda self, key, value, *rest: update(self, key, 2 * value, *rest))
+    monkeypatch.setattr(
+        DynamicLayer, "update", lambda self, key, value, *rest, **more: update(self, key, 2 * value, *rest, **more)
+    )
     with mistake(match="with a KV cache its hidden states are others$"):
         check_family(config, "config.json")
 
