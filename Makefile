@@ -13,7 +13,7 @@ CHECK_PYTHON = @$(PYTHON) -c "import sys; v = sys.version_info[:2]; (3, 11) <= v
 PYTEST ?= $(BIN)/python -m pytest
 TRL_MAIN := https://github.com/huggingface/trl.git
 
-.PHONY: reproduce smoke smollm2 rehearsal workflow-report docs notebooks test test-pretrained test-slurm test-vllm test-integrations test-trl-main test-long gpu-check lock audit lint clean
+.PHONY: reproduce smoke smollm2 rehearsal workflow-report docs notebooks test test-pretrained test-slurm test-vllm test-integrations test-trainer-sources test-trl-main test-long gpu-check lock audit lint clean
 .DEFAULT_GOAL := reproduce
 
 # What a stopped run shows: verdicts, tables, figures and the page, of the seeds whose runs are all there.
@@ -66,6 +66,14 @@ test-integrations: .venv-trl/ready .venv-verl/ready  ## our methods in TRL's and
 	.venv-verl/bin/python -m pip install --quiet --no-deps --force-reinstall .
 	.venv-trl/bin/python -m pytest --noconftest -rs tests/integrations/test_integration_trl.py tests/integrations/test_integration_pages.py
 	.venv-verl/bin/python -m pytest --noconftest -rs tests/integrations/test_integration_verl.py tests/integrations/test_verl_losses.py tests/integrations/test_integration_trinity.py
+
+# Their dependencies need a GPU, so the wheels are only read. SkyRL's newest is for Python 3.12 and newer.
+test-trainer-sources: .venv-trl/ready  ## the pages of OpenRLHF, ms-swift, SkyRL and Unsloth against their newest wheels
+	rm -rf build/wheels
+	for name in openrlhf ms-swift skyrl unsloth; do \
+	    .venv-trl/bin/python -m pip download --quiet --no-deps --python-version 3.12 --only-binary :all: --dest build/wheels $$name || \
+	    .venv-trl/bin/python -m pip download --quiet --no-deps --dest build/wheels $$name || exit; done
+	ENTROPY_DYNAMICS_WHEELS=build/wheels .venv-trl/bin/python -m pytest --noconftest -rs tests/integrations/test_trainer_sources.py
 
 # Reinstalled each time, because the branch changes while its version number does not.
 test-trl-main:  ## tests/integrations/test_integration_trl.py with TRL's main branch; skipped if GitHub is not reachable

@@ -22,7 +22,10 @@ def second_pass(logp) -> dict[str, torch.Tensor]:
 
 def of_the_vocabulary(method, logp) -> dict[str, torch.Tensor]:
     """What token_loss gets of it."""
-    return {"top_logp": second_pass(logp)["top_logp"]} if "top" in method.second_pass() else {}
+    top_logp = second_pass(logp)["top_logp"]
+    if "engine_top" in method.second_pass():
+        return {"top_logp": top_logp, "top_logq": top_logp.detach() - 0.2}
+    return {"top_logp": top_logp} if "top" in method.second_pass() else {}
 
 
 def random_batch(seed, rows=12, tokens=30):

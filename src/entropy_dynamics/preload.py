@@ -23,7 +23,7 @@ from contextlib import suppress
 from functools import cache, partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn, get_args
+from typing import Any, NoReturn
 
 from entropy_dynamics.client import MESSAGE_BYTES, SERVER, python
 from entropy_dynamics.distributed.launch import end_with_parent
@@ -178,12 +178,11 @@ def _import_for(command: str) -> None:
             from transformers.conversion_mapping import get_checkpoint_conversion_mapping
             from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CLASSES
 
-            from entropy_dynamics.config.schema.model import Architecture
             from entropy_dynamics.config.schema.training import method_sections
             from entropy_dynamics.results.provenance import code_hash, packages
             from entropy_dynamics.tasks import set_sources
 
-            for architecture in get_args(Architecture):
+            for architecture in ("llama", "qwen2", "qwen3"):  # those of configs/; others are imported when used
                 getattr(transformers, CLASSES[architecture])
                 get_checkpoint_conversion_mapping(architecture)
             for same_for_all in (method_sections, set_sources, code_hash, packages):

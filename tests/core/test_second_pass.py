@@ -9,15 +9,15 @@ from entropy_dynamics.core import tiles
 from entropy_dynamics.core.token_stats import token_stats
 
 
-def dense(logits, tokens, temperature, top, min_p):
-    """By the definitions, in float64, from all logits: log p of `tokens`, the largest log p, log q of `tokens`."""
+def dense(logits, tokens, temperature, top, min_p, among=None):
+    """By the definitions, in float64, from all logits: log p of `tokens`, the largest or given ones, log q."""
     logp = (logits.double() / temperature).log_softmax(-1)
     p = logp.exp()
     kept = p >= min_p * p.amax(-1, keepdim=True)
     at = tokens[..., None]
     sampled = logp.gather(-1, at).squeeze(-1)
     proxy = torch.where(kept.gather(-1, at).squeeze(-1), sampled - (p * kept).sum(-1).log(), -torch.inf)
-    return sampled, logp.topk(top).values, proxy
+    return sampled, logp.topk(top).values if among is None else logp.gather(-1, among), proxy
 
 
 def make(form, rows, vocabulary, seed=0):
@@ -31,17 +31,21 @@ def make(form, rows, vocabulary, seed=0):
     return given, weight, tokens
 
 
-def check(form, rows, vocabulary, temperature, *, top=3, min_p=0.02, rtol=1e-4):
+def check(form, rows, vocabulary, temperature, *, top=3, min_p=0.02, rtol=1e-4, chosen=False):
     given, weight, tokens = make(form, rows, vocabulary)
     g = torch.Generator().manual_seed(1)
+    among = torch.randint(vocabulary, (rows, top), generator=g) if chosen else None
+    if chosen:  # the sampled token, which is often the most likely one, and two others or the same
+        among[:, 1] = tokens
     upstream = torch.randn(rows, 1 + top, generator=g)  # of log p and of the log p of the most likely tokens
     mine = [x.clone().requires_grad_() for x in (given, weight) if x is not None]
     exact = [x.detach().double().requires_grad_() for x in mine]
     own_weight = mine[1] if weight is not None else None
-    stats = token_stats(mine[0], tokens, weight=own_weight, temperature=temperature, top=top, min_p=min_p)
+    requested = {"top": top} if among is None else {"among": among}
+    stats = token_stats(mine[0], tokens, weight=own_weight, temperature=temperature, min_p=min_p, **requested)
     torch.cat((stats.logp[:, None], stats.top_logp), 1).mul(upstream).sum().backward()
     logits = exact[0] if weight is None else exact[0] @ exact[1].T
-    logp, top_logp, proxy = dense(logits, tokens, temperature, top, min_p)
+    logp, top_logp, proxy = dense(logits, tokens, temperature, top, min_p, among)
     torch.cat((logp[:, None], top_logp), 1).mul(upstream).sum().backward()
 
     assert stats.top_logp.dtype == stats.proxy_logp.dtype == torch.float32
@@ -56,8 +60,9 @@ def check(form, rows, vocabulary, temperature, *, top=3, min_p=0.02, rtol=1e-4):
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 @pytest.mark.parametrize("vocabulary", [200, 5003])
 @pytest.mark.parametrize("form", ["logits", "hidden"])
-def test_values_and_gradients_against_float64(form, vocabulary, temperature):
-    check(form, 40, vocabulary, temperature)
+@pytest.mark.parametrize("chosen", [False, True])
+def test_values_and_gradients_against_float64(form, vocabulary, temperature, chosen):
+    check(form, 40, vocabulary, temperature, chosen=chosen)
 
 
 @pytest.mark.parametrize("form", ["logits", "hidden"])
@@ -71,7 +76,8 @@ def test_the_size_of_the_tiles_does_not_matter(form, size, monkeypatch):
     monkeypatch.setattr(tiles, "WIDE", 100)
     monkeypatch.setattr(tiles, "PROJECTION_TILE", {"cpu": (size, 4 * size)})
     monkeypatch.setattr(tiles, "TILE_ELEMENTS", 200 * size)
-    check(form, 33, 200, 0.7)
+    for chosen in (False, True):
+        check(form, 33, 200, 0.7, chosen=chosen)
 
 
 def test_by_hand():

@@ -26,6 +26,7 @@ RUN = {  # number of ranks -> what they run in one launch; untied weights concer
     2: [
         *(f"tied/{case}" for case in (*CASES, "checkpoint-save", "checkpoint-resume")),
         *(f"untied/{case}" for case in ("scoring_pass", "ppo", "checkpoint-save", "checkpoint-resume")),
+        *(f"{family}/recomputed" for family in ("phi3", "olmo2", "mistral")),
     ],
     4: ["nodes/reduced", "nodes/ppo", "nodes/checkpoint-save", "nodes/checkpoint-resume"],  # on two nodes
     1: ["tied/scoring_pass", "tied/checkpoint-resume", "nodes/checkpoint-resume"],
@@ -39,6 +40,8 @@ def root(tmp_path_factory, make_model, tokenizer) -> Path:
     save_policy(make_model("qwen3", layers=2), tokenizer, root / "tied" / "model")
     save_policy(make_model("llama", layers=2, tied=False), tokenizer, root / "untied" / "model")
     save_policy(make_model("qwen3", layers=2), tokenizer, root / "nodes" / "model")
+    for family in ("phi3", "olmo2", "mistral"):
+        save_policy(make_model(family, layers=2), tokenizer, root / family / "model")
     for count, cases in RUN.items():
         monkeypatch.setenv("NODES", "2" if count == 4 else "1")
         start_ranks(count, [program("python"), str(ROOT / "tests" / "rank_program.py"), str(root), *cases])

@@ -75,7 +75,7 @@ def test_padding_changes_neither_the_loss_of_a_token_nor_its_gradient(name, garb
 @pytest.mark.parametrize("name", METHODS)
 def test_only_the_published_clipping_and_rejecting_methods_take_dropped_tokens_out_of_the_average(name):
     kept = {"clip_b", "clip_v", "entrocraft", "w_reinforce", "nsr", "psr"}
-    kept |= {"w_reinforce_authors", "nsr_authors", "psr_authors"}
+    kept |= {"w_reinforce_authors", "nsr_authors", "psr_authors", "score_centering_clip_b"}
     kept |= {"grpo_dropout", "rft", "random_mask", "random_mask_v", "low_p_mask", "low_p_mask_v"}
     method, ones = load_method(name), torch.ones(1, 4)
     how = {"denominator": method.denominator}

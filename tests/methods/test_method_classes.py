@@ -59,7 +59,7 @@ def test_what_methods_tell_the_trainer():
     }
     assert {name for name, method in methods.items() if not method.needs_scores(1)} == {
         *("grpo", "dr_grpo", "pass_at_k", "qae", "cispo", "gspo", "dppo", "ce_gppo", "entropy_bonus"),
-        *("adaptive_entropy", "asym_grpo", "dppo_authors", "qae_authors"),
+        *("adaptive_entropy", "asym_grpo", "dppo_authors", "qae_authors", "score_centering"),
     }
     assert all(method.needs_scores(2) for method in methods.values())
     with_entropy = {"entropy_bonus", "adaptive_entropy", "w_reinforce_authors", "nsr_authors", "psr_authors"}

@@ -191,10 +191,6 @@ def test_a_broken_model_is_one_line_and_leaves_nothing(sharded, tmp_path):
     refused(r"no model in .*: it has no config.json", lambda it: (it / "config.json").unlink())
     refused(r"config.json is damaged", lambda it: (it / "config.json").write_text("{"))
     refused(
-        r"config.json: architecture is 'qwen99'; it should be 'llama', 'qwen2' or 'qwen3'",
-        lambda it: edit_config(it, model_type="qwen99"),
-    )
-    refused(
         r"no tokenizer in ", lambda it: [(it / f"{name}.json").unlink() for name in ("tokenizer", "tokenizer_config")]
     )
     refused(r"its tokenizer does not load", lambda it: (it / "tokenizer.json").write_text("{}"))

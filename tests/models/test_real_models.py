@@ -203,18 +203,14 @@ def test_a_directory_states_its_own_shape(source, tmp_path):
     assert dict(checkpoint_shape(source)) == stated | {"kv_heads": 2}
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"model_type": "gemma2"}, "architecture is 'gemma2'; it should be 'llama', 'qwen2' or 'qwen3'"),
-        ({"num_hidden_layers": None}, "no value for layers"),
-    ],
-)
-def test_a_config_without_a_known_shape(source, tmp_path, changed, message):
-    edit(source / "config.json", **changed)
+def test_a_config_without_a_known_shape(source, tmp_path):
+    edit(source / "config.json", num_hidden_layers=None)
     for use in (shape_of, lambda config: prepare_pretrained(config, tmp_path / MODEL, [])):
-        with pytest.raises(UserError, match=f"source/config.json: {message}"):
+        with pytest.raises(UserError, match=r"source/config\.json: no value for layers"):
             use(of_path(source))
+    edit(source / "config.json", num_hidden_layers=2, model_type="qwen99")
+    with pytest.raises(UserError, match=r"model_type is 'qwen99', which transformers \d.+ does not know$"):
+        prepare_pretrained(of_path(source), tmp_path / MODEL, [])
 
 
 def test_a_model_of_the_hub_states_its_shape(source):

@@ -100,7 +100,6 @@ def test_weights_belong_to_the_seed_and_leave_the_global_generator_alone(tokeniz
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"architecture": "gpt2"}, "'llama', 'qwen2' or 'qwen3'"),
         ({"head_size": 16, "heads": 4}, "32 or 64"),
         ({"heads": 2, "kv_heads": 3}, "should divide heads = 2"),
     ],
@@ -108,6 +107,11 @@ def test_weights_belong_to_the_seed_and_leave_the_global_generator_alone(tokeniz
 def test_an_impossible_shape_is_a_users_mistake(changes, message):
     with pytest.raises(ValidationError, match=message):
         toy_model(**changes)
+
+
+def test_an_unknown_architecture_is_a_users_mistake(tokenizer):
+    with pytest.raises(UserError, match=r"^architecture is 'lama', which transformers \d.+ does not know$"):
+        build_toy_model(toy_model(architecture="lama"), tokenizer)
 
 
 # Warm start

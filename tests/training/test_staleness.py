@@ -73,6 +73,9 @@ def test_corollary_4_on_stale_rollouts_is_4_1(make_trainer, model):
         expected = -1e-2 * ((a - a.mean()) * r * s_centered).mean().item()
         assert row["predicted_entropy_change"] == pytest.approx(expected, rel=1e-3)
         assert row["s_centered_mean"] == pytest.approx((r * s_centered).mean().item(), rel=1e-3, abs=1e-7)
+        assert row["s_centered_sampled"] == pytest.approx(s_centered.mean().item(), rel=1e-3, abs=1e-7)
+        as_sampled = -1e-2 * ((a - a.mean()) * s_centered).mean().item()
+        assert row["predicted_entropy_change_sampled"] == pytest.approx(as_sampled, rel=1e-3)
         plain = advantages[batch.mask].double()
         covariance = torch.stack([plain, r * s_centered]).cov(correction=0)[0, 1].item()
         assert row["neg_cov"] == pytest.approx(-covariance, rel=1e-3)
@@ -95,7 +98,7 @@ def checkpoints(folder):
     return Checkpoints(folder, Ranks(), made_from={}, made_by={}, kept=1)
 
 
-@pytest.mark.parametrize("name", ["grpo", "adaptive_entropy"])
+@pytest.mark.parametrize("name", ["grpo", "adaptive_entropy", "score_centering"])
 def test_a_resumed_run_is_bitwise_the_same(make_trainer, model, tmp_path, name):
     """Its queue is in the checkpoint: the policies that sampled it are gone."""
     changes = {"steps": 7, "staleness": 3, "learning_rate": 1e-2, "checkpoint_every": 2}
@@ -154,10 +157,45 @@ def test_random_rewards_are_half_ones_and_belong_to_the_step(make_trainer, model
     assert {value for of_step in rewards[0] for value in of_step} == {0.0, 1.0}
 
 
-def test_two_corrections_at_once_are_refused():
-    with mistake("should be null where ratios are to the engine's log p already"):
-        load_config(
-            "laptop",
-            "qwen2.5-7b-instruct",
-            "grpo@training.staleness=2,training.importance_truncation=2.0,hardware.ranks=1",
-        )
+@pytest.mark.parametrize(
+    ("setting", "weight"),
+    [
+        ("importance_truncation", lambda r: r.clamp_max(1.05)),
+        ("importance_masking", lambda r: r * (r <= 1.05)),
+    ],
+)
+def test_an_importance_weight_on_stale_rollouts(make_trainer, model, setting, weight):
+    """The ratio of PPO is then to the trainer's own policy, 1; the weight of p / p', cut at 1.05, corrects for p'."""
+    trainer = make_trainer(model, steps=2, staleness=1, learning_rate=3e-2, **{setting: 1.05})
+    before = copy.deepcopy(model)
+    trainer.step(0)
+    now = copy.deepcopy(model)
+    row = trainer.step(1)
+    prompts, rollouts = trainer.prompts_of_step(1), sampled_by(before, trainer, 1)
+    loss, ratios = 0.0, []
+    both = (log_probabilities(each, prompts, rollouts) for each in (now, before))
+    for advantage, rollout, *of_both in zip(slow_advantages(rollouts, 6), rollouts, *both, strict=True):
+        ours, theirs = (each.gather(-1, torch.tensor(rollout.token_ids)[:, None]) for each in of_both)
+        ratios.append((ours - theirs).detach().exp())
+        loss = loss - (advantage * weight(ratios[-1]) * ours).sum()
+    ratios = torch.cat(ratios)
+    assert 0.05 < (ratios > 1.05).double().mean() < 0.95
+    now.zero_grad()
+    (loss / len(ratios)).backward()
+    assert_close(gradients(trainer.policy.model), gradients(now), relative=1e-4)
+    assert row["engine_logp_difference"] == pytest.approx(ratios.log().abs().mean().item(), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("old_logp=engine,training.importance_masking=2.0", "old_logp should be trainer with an importance weight"),
+        (
+            "importance_truncation=2.0,training.importance_masking=2.0",
+            "importance_truncation or importance_masking should be null",
+        ),
+    ],
+)
+def test_two_corrections_at_once_are_refused(settings, message):
+    with mistake(message):
+        load_config("laptop", "qwen2.5-7b-instruct", f"grpo@training.staleness=2,training.{settings},hardware.ranks=1")

@@ -29,7 +29,9 @@ def entropy_metrics(
 
     `ratio` holds the importance ratios p / p', where a policy p' other than that of `stats` sampled. `s_centered_mean`,
     the three `neg_cov` and `predicted_entropy_change` then have r S_c in place of S_c (Corollaries 2.1 and 4.1);
-    `s_centered_std` and `s_centered_positive_top` are of S_c itself.
+    `s_centered_std` and `s_centered_positive_top` are of S_c itself. Two more columns show what another sampler
+    changes: `s_centered_sampled`, the mean of S_c, which estimates E_p'[S_c]; and `predicted_entropy_change_sampled`,
+    Corollary 4 in place of 4.1.
     """
     advantage, weight, s_centered = (x[mask].double() for x in (advantages, weights, stats.s_centered))
     reweighted = s_centered if ratio is None else s_centered * ratio[mask].double()
@@ -53,6 +55,16 @@ def entropy_metrics(
             batch_entropy_change(advantages * weights, stats.s_centered, mask, learning_rate, ratio)
         ),
         "tokens": int(mask.sum()),
+        **({} if ratio is None else _as_if_on_policy(stats, advantages * weights, mask, learning_rate)),
+    }
+
+
+def _as_if_on_policy(stats: TokenStats, advantages: PerToken, mask: Chosen, learning_rate: float) -> dict[str, float]:
+    return {
+        "s_centered_sampled": float(stats.s_centered[mask].double().mean()),
+        "predicted_entropy_change_sampled": float(
+            batch_entropy_change(advantages, stats.s_centered, mask, learning_rate)
+        ),
     }
 
 

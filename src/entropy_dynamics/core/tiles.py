@@ -111,6 +111,15 @@ def most_likely(
     return tokens, highest
 
 
+def logits_of(given: Given, weight: Weight, tokens: Int[Tensor, "rows count"]) -> Float[Tensor, "rows count"]:
+    """The logits of `tokens` of every row, fp32."""
+    found = torch.zeros(tokens.shape, device=given.device)
+    for rows, columns, tile in logits(given, weight):
+        index, inside = place(tokens[rows], columns)
+        found[rows] = torch.where(inside, tile.gather(-1, index), found[rows])
+    return found
+
+
 def log_mass_above(
     given: Given, weight: Weight, log_normalizer: PerRow, threshold: PerRow, temperature: float
 ) -> PerRow:

@@ -58,8 +58,8 @@ class TokenStats:
     s_expected: PerPosition
     """E_{i~p}[S_i], the mean of S under the policy."""
     top_logp: Float[Tensor, "*position top"] | None = None
-    """log p of the most likely tokens, in descending order, with gradient. If the sampled token is among them, its
-    entry equals `logp`. None: not requested."""
+    """log p of the most likely tokens, in descending order, or of the tokens `among`, with gradient. If the sampled
+    token is one of them, its entry equals `logp`. None: not requested."""
     proxy_logp: PerPosition | None = None
     """log p of the sampled token under the policy restricted to tokens with p >= min_p max p and renormalized; -inf
     for a token below that threshold. None: not requested."""
@@ -99,10 +99,11 @@ def token_stats(
     entropy_gradient: bool = False,
     top: int = 0,
     min_p: float = 0.0,
+    among: Int[Tensor, "*position top"] | None = None,
 ) -> TokenStats:
     """Per-position statistics of `tokens` under softmax(logits / temperature), fp32, in nats.
 
-    The gradient of `logp` flows into the logits, or into the hidden states and the weight. `top` or `min_p` above 0
+    The gradient of `logp` flows into the logits, or into the hidden states and the weight. `top`, `min_p` or `among`
     takes a second pass over the vocabulary. Raises ValueError if `tokens` does not have the leading shape of the first
     argument, or if `top` exceeds the vocabulary.
 
@@ -115,13 +116,20 @@ def token_stats(
         entropy_gradient: let gradients flow through `entropy` too, as an entropy bonus needs.
         top: number of most likely tokens in `top_logp`.
         min_p: `proxy_logp` drops tokens below this fraction of the largest probability.
+        among: the tokens whose log p `top_logp` has, instead of those of `top`.
     """
     if logits_or_hidden.shape[:-1] != tokens.shape:
         raise ValueError(f"tokens {tuple(tokens.shape)} do not fit {tuple(logits_or_hidden.shape)}")
     rows = logits_or_hidden.reshape(-1, logits_or_hidden.shape[-1])
     flat = tokens.reshape(-1)
     with torch.no_grad():
-        further, logits = tiles.most_likely(rows, weight, top) if top else (flat.new_empty(len(flat), 0),) * 2
+        further, logits = (flat.new_empty(len(flat), 0),) * 2
+        if top or among is not None:
+            further, logits = tiles.most_likely(rows, weight, top or 1)
+        if among is not None:  # after the most likely token
+            given = among.reshape(len(flat), -1)
+            further = torch.cat((further[:, :1], given), -1)
+            logits = torch.cat((logits[:, :1], tiles.logits_of(rows, weight, given)), -1)
     arguments = rows, weight, flat, further, logits.float(), temperature, entropy_gradient, _kernels(rows)
     *columns, log_normalizer, highest, top_logp = _Statistics.apply(*arguments)
     proxy_logp = None
@@ -132,7 +140,10 @@ def token_stats(
             # At min_p = 1, rounding may leave no mass at all.
             proxy = torch.where(logp >= threshold, (logp - log_mass).clamp_max(0), -torch.inf)
         proxy_logp = proxy.reshape(tokens.shape)
-    top_logp = top_logp.reshape(*tokens.shape, top) if top else None
+    if among is not None:
+        top_logp = top_logp[:, 1:].reshape(among.shape)
+    else:
+        top_logp = top_logp.reshape(*tokens.shape, top) if top else None
     stats = TokenStats(*(column.reshape(tokens.shape) for column in columns))
     return replace(stats, top_logp=top_logp, proxy_logp=proxy_logp)
 

@@ -84,6 +84,8 @@ def _rebuild_buffers(module: nn.Module, device: torch.device) -> None:
     for parent in list(module.modules()):
         for name, child in parent.named_children():
             if child._non_persistent_buffers_set:
+                if not hasattr(child, "config"):
+                    raise UserError(f"{name} of the model has values that are in no file: set hardware.ranks to null")
                 setattr(parent, name, type(child)(config=child.config).to(device))
 
 

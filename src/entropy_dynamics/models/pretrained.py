@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 from entropy_dynamics.config import StageConfig
 from entropy_dynamics.config.schema.model import ModelConfig, PackageSource, ShapeConfig
 from entropy_dynamics.errors import UserError
+from entropy_dynamics.models.families import check_family, shape_in
 from entropy_dynamics.models.internlm3 import check_tokenizer, convert_tokenizer, llama_config
 from entropy_dynamics.models.storage import check_length, load_tokenizer, save_policy, write_facts
-from entropy_dynamics.models.toy import SIZES
 from entropy_dynamics.results.files import read_json, sha256, written_whole
-from entropy_dynamics.sections import parse
 from entropy_dynamics.tasks import Problem
 from entropy_dynamics.tasks.prompts import prompt_tokens
 
@@ -192,25 +191,27 @@ def _convert_gguf(file: Path, directory: Path) -> None:
 
 
 def _check_config(config: StageConfig, source: Path) -> "PreTrainedConfig":
-    """The config of the model in `source`. Raises UserError unless its shape and context are those of `config`."""
-    from transformers import CONFIG_MAPPING
+    """The config of the model in `source`.
 
-    actual = dict(checkpoint_shape(source))
+    Raises UserError unless shape and context are those of `config`, and the family one that can be trained.
+    """
+    from transformers import CONFIG_MAPPING, __version__
+
+    actual, path = dict(checkpoint_shape(source)), source / "config.json"
     wrong = [f"{name} is {actual[name]}, not {size}" for name, size in config.model.shape or () if actual[name] != size]
     if wrong:
-        raise UserError(f"{source / 'config.json'} differs from model.shape: {'; '.join(wrong)}")
+        raise UserError(f"{path} differs from model.shape: {'; '.join(wrong)}")
     check_length(source, config)
-    return CONFIG_MAPPING[actual["architecture"]].from_dict(_published_config(source))
+    if (family := actual["architecture"]) not in CONFIG_MAPPING:
+        raise UserError(f"{path}: model_type is {family!r}, which transformers {__version__} does not know")
+    configuration = CONFIG_MAPPING[family].from_dict(_published_config(source))
+    check_family(configuration, str(path))
+    return configuration
 
 
 def checkpoint_shape(source: Path) -> ShapeConfig:
-    """The shape in config.json of `source`. Raises UserError if there is none, or if it is of another architecture."""
-    known = {key: value for key, value in _published_config(source).items() if value is not None}
-    heads, hidden = known.get("num_attention_heads", 1), known.get("hidden_size", 0)
-    known = {"num_key_value_heads": heads, "head_dim": hidden // heads, "tie_word_embeddings": False} | known
-    keys = {"architecture": "model_type"} | SIZES
-    sizes = {name: known[key] for name, key in keys.items() if key in known}
-    return parse(ShapeConfig, sizes, str(source / "config.json"))
+    """The shape in config.json of `source`. Raises UserError if there is none, or if a size is missing in it."""
+    return shape_in(_published_config(source), str(source / "config.json"))
 
 
 def _published_config(source: Path) -> dict[str, Any]:

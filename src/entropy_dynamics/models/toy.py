@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from entropy_dynamics.config.schema.model import Shape, ToyModelConfig
+from entropy_dynamics.errors import UserError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
@@ -34,7 +35,6 @@ def build_toy_model(spec: ToyModelConfig, tokenizer: "PreTrainedTokenizerFast") 
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
-        attn_implementation="sdpa",
         dtype="float32",
     )
     with torch.random.fork_rng(devices=[]):
@@ -43,8 +43,14 @@ def build_toy_model(spec: ToyModelConfig, tokenizer: "PreTrainedTokenizerFast") 
 
 
 def transformers_config(shape: Shape, **more: Any) -> "PreTrainedConfig":
-    """transformers' config for a model of this shape; `more` are its other entries."""
-    from transformers import AutoConfig
+    """transformers' config for a model of this shape; `more` are its other entries.
+
+    Raises UserError if transformers does not know the architecture.
+    """
+    from transformers import CONFIG_MAPPING, __version__
+
+    if (family := shape.architecture) not in CONFIG_MAPPING:
+        raise UserError(f"architecture is {family!r}, which transformers {__version__} does not know")
 
     sizes = {key: getattr(shape, name) for name, key in SIZES.items() if name in type(shape).model_fields}
-    return AutoConfig.for_model(shape.architecture, **sizes, **more)
+    return CONFIG_MAPPING[family](**sizes, **more)

@@ -69,8 +69,14 @@ class Tree:
 
 def fits(model: Any) -> bool:
     """Whether a model can run trees: attention is `attention` below, and sees the whole prefix."""
-    sliding = "sliding_attention" in (getattr(model.config, "layer_types", None) or ())
-    return model.config._attn_implementation == "sdpa" and not sliding
+    return model.config._attn_implementation == "sdpa" and sees_whole_prefix(model.config)
+
+
+def sees_whole_prefix(config: Any) -> bool:
+    """Whether each token of a model attends to all tokens before it, up to the longest context."""
+    window = getattr(config, "sliding_window", None) or config.max_position_embeddings
+    kinds = set(getattr(config, "layer_types", None) or ())
+    return kinds <= {"full_attention"} and window >= config.max_position_embeddings
 
 
 def attention(

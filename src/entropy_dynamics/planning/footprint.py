@@ -10,6 +10,7 @@ from pathlib import Path
 
 from entropy_dynamics.config import StageConfig
 from entropy_dynamics.config.schema.model import ShapeConfig
+from entropy_dynamics.models.families import block_parameters, parameters
 from entropy_dynamics.models.pretrained import checkpoint_shape
 from entropy_dynamics.models.toy_tokenizer import VOCABULARY
 from entropy_dynamics.results.layout import CHECKPOINT_FILE_BYTES
@@ -20,6 +21,7 @@ STATES = 12  # bytes per parameter: fp32 master weight and Adam's two moments
 GRADIENT = 4  # reductions are fp32
 BLOCK_LOGITS = 14 * 2**26  # token_stats on a GPU: a block of 2**26 logits in bf16 and three fp32 tensors of that size
 ON_A_GPU = ("logits block", "engine", "process")
+MEASURED = ("granite", "llama", "mistral", "qwen2", "qwen3", "smollm3")  # blocks whose activations are exact
 BATCH_TENSORS = 14  # fp32 tensors [batch, token]: statistics, advantages, masks and weights, including a critic's
 
 
@@ -29,20 +31,6 @@ def shape_of(config: StageConfig) -> ShapeConfig:
     if toy is None:
         return config.model.shape or checkpoint_shape(Path(config.model.path or ""))
     return ShapeConfig(vocabulary=VOCABULARY[toy.tokenizer], **toy.model_dump(include=set(ShapeConfig.model_fields)))
-
-
-def parameters(shape: ShapeConfig) -> int:
-    """Number of parameters of a causal language model; tied embeddings count once."""
-    outside = 1 if shape.tied_embeddings else 2
-    return shape.layers * block_parameters(shape) + outside * shape.vocabulary * shape.hidden_size + shape.hidden_size
-
-
-def block_parameters(shape: ShapeConfig) -> int:
-    """Number of parameters of a transformer block."""
-    hidden, query, key = shape.hidden_size, shape.heads * shape.head_size, shape.kv_heads * shape.head_size
-    attention = 2 * hidden * query + 2 * hidden * key
-    extra = {"qwen2": query + 2 * key, "qwen3": 2 * shape.head_size}  # biases; RMSNorm of each head of q and k
-    return attention + extra.get(shape.architecture, 0) + 3 * hidden * shape.intermediate_size + 2 * hidden
 
 
 def multiplied(shape: ShapeConfig) -> int:
@@ -64,11 +52,13 @@ def block_activation_bytes(shape: ShapeConfig) -> int:
     """Bytes per token that a block saves for its backward pass in bf16, in addition to its input.
 
     As in transformers' layers with fused attention: inputs of the seven projections; both norms, in fp32 and
-    normalized; queries, keys and values; the log-sum-exp of the attention; gate, its activation, and up.
+    normalized; queries, keys and values; the log-sum-exp of the attention; gate, its activation, and up. Families that
+    are not `MEASURED`, which have more norms or other activations, keep at most twice as much.
     """
     hidden, query, key = shape.hidden_size, shape.heads * shape.head_size, shape.kv_heads * shape.head_size
     norms_of_heads = (shape.architecture == "qwen3") * (6 * (query + key) + 4 * (shape.heads + shape.kv_heads))
-    return 8 * shape.intermediate_size + 16 * hidden + 4 * (query + key) + 4 * shape.heads + 8 + norms_of_heads
+    kept = 8 * shape.intermediate_size + 16 * hidden + 4 * (query + key) + 4 * shape.heads + 8 + norms_of_heads
+    return kept if shape.architecture in MEASURED else 2 * kept
 
 
 def weight_bytes(config: StageConfig, dtype: str | None = None) -> int:

@@ -52,6 +52,8 @@ class Rollout:
     token_ids: list[int]
     finish_reason: Literal["stop", "length"]
     logp: list[float] | None = None  # log p of each token as computed by the engine, nats; None if it returns none
+    top: list[list[int]] | None = None  # the tokens that the engine held most likely, for each token; None: not asked
+    top_logp: list[list[float]] | None = None  # their log p as computed by the engine, nats
 
 
 class Sampler(ABC):
@@ -62,6 +64,8 @@ class Sampler(ABC):
 
     returns_logp: bool = True
     """Whether rollouts have the engine's log p."""
+    returns_top: bool = False
+    """Whether `sample` takes `top`, the number of most likely tokens in rollouts."""
     weights_dtype: "torch.dtype | None" = None
     """dtype in which weights are pushed; None: the policy's own."""
     tolerance: float = 1e-4

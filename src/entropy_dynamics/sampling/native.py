@@ -7,7 +7,7 @@ token, and finished sequences leave the batch.
 
 import math
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import cache, partial
 from itertools import takewhile
 from pathlib import Path
@@ -20,13 +20,13 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import Cache, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import DynamicLayer
 
-import entropy_dynamics.models.tree  # noqa: F401 - registers the attention that decoding uses
 from entropy_dynamics.config.schema import StageConfig
 from entropy_dynamics.config.schema.engines import CACHE_SHARE
 from entropy_dynamics.distributed.devices import memory_bytes
 from entropy_dynamics.distributed.precision import PRECISIONS, autocast, precision_on
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.models.storage import load_model
+from entropy_dynamics.models.tree import sees_whole_prefix  # the module registers the attention that decoding uses
 from entropy_dynamics.sampling import Prompt, Rollout, Sampler, end_tokens, sample_seed
 
 Tokens, Attention = Int[Tensor, "row token"], Shaped[Tensor, "row ..."]
@@ -111,6 +111,7 @@ class NativeSampler(Sampler):
     """Samples from `model`, always with its current weights."""
 
     returns_logp = False  # the model is the policy itself, so there is nothing to compare
+    returns_top = True
     precision = torch.float32  # dtype of matrix products
 
     model: PreTrainedModel
@@ -127,7 +128,14 @@ class NativeSampler(Sampler):
 
     @torch.inference_mode()
     def sample(
-        self, prompts: Sequence[Prompt], *, samples: int, temperature: float, max_new_tokens: int, stream: str
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        samples: int,
+        temperature: float,
+        max_new_tokens: int,
+        stream: str,
+        top: int = 0,
     ) -> list[Rollout]:
         length = max((len(prompt.token_ids) for prompt in prompts), default=0) + max_new_tokens
         rows = max(1, int(min(self.batch_size, self.cache_bytes / (length * self._token_bytes()))))
@@ -137,7 +145,8 @@ class NativeSampler(Sampler):
         rollouts = []
         with autocast(self.model.device, self.precision):  # casts the weights once
             for start in range(0, len(requests), per_batch):
-                rollouts += self._sample_batch(requests[start : start + per_batch], temperature, max_new_tokens, stream)
+                part = requests[start : start + per_batch]
+                rollouts += self._sample_batch(part, temperature, max_new_tokens, stream, top)
         return rollouts
 
     def _token_bytes(self) -> int:
@@ -146,7 +155,7 @@ class NativeSampler(Sampler):
         return 2 * config.num_hidden_layers * config.num_key_value_heads * size * self.model.dtype.itemsize
 
     def _sample_batch(
-        self, requests: Sequence[tuple[Prompt, range]], temperature: float, max_new_tokens: int, stream: str
+        self, requests: Sequence[tuple[Prompt, range]], temperature: float, max_new_tokens: int, stream: str, top: int
     ) -> list[Rollout]:
         names = [(prompt.problem_id, sample) for prompt, samples in requests for sample in samples]
         device, vocabulary = self.model.device, self.model.config.vocab_size
@@ -174,6 +183,8 @@ class NativeSampler(Sampler):
         uniforms = torch.from_numpy(_uniforms(seeds, max_new_tokens)).to(device)
         responses = torch.zeros(max_new_tokens, len(names), dtype=torch.long, device=device)
         logp = torch.zeros(responses.shape if self.returns_logp else 0, device=device)
+        top_logp = torch.zeros(*responses.shape, top, device=device)
+        top_tokens = torch.zeros_like(top_logp, dtype=torch.int32)
         unfinished = torch.arange(len(names), device=device)
         # The row of the model's batch that each unfinished sample continues.
         row = torch.arange(len(requests), device=device).repeat_interleave(len(names) // len(requests))
@@ -184,9 +195,14 @@ class NativeSampler(Sampler):
                 source = torch.arange(len(row), device=device)
             tokens = _draw(logits, temperature, uniforms[position, unfinished], source)
             responses[position, unfinished] = tokens
+            if self.returns_logp or top:
+                log_q = (logits.float() / (temperature or 1.0)).log_softmax(-1)
             if self.returns_logp:
-                scaled = logits.float() / (temperature or 1.0)
-                logp[position, unfinished] = scaled.log_softmax(-1)[source, tokens]
+                logp[position, unfinished] = log_q[source, tokens]
+            if top:
+                best = log_q.topk(top)
+                top_logp[position, unfinished] = best.values[source]
+                top_tokens[position, unfinished] = best.indices[source].int()
             going = (~torch.isin(tokens, end_tokens)).nonzero().squeeze(-1)
             unfinished, row, tokens = unfinished[going], row[going], tokens[going]
             if len(unfinished) == 0 or position + 1 == max_new_tokens:
@@ -206,7 +222,11 @@ class NativeSampler(Sampler):
         reasons = ["stop" if stop else "length" for stop in stopped.tolist()]
         values = logp.T.tolist() if self.returns_logp else [None] * len(names)
         generated = zip(names, responses.T.tolist(), sizes, reasons, values, strict=True)
-        return [Rollout(*name, ids[:size], reason, logp and logp[:size]) for name, ids, size, reason, logp in generated]
+        rollouts = [Rollout(*name, ids[:size], reason, of and of[:size]) for name, ids, size, reason, of in generated]
+        if not top:
+            return rollouts
+        ranked = zip(rollouts, top_tokens.unbind(1), top_logp.unbind(1), sizes, strict=True)
+        return [replace(each, top=ids[:size].tolist(), top_logp=of[:size].tolist()) for each, ids, of, size in ranked]
 
     def _forward(self, ids: Tokens, attention: Attention | None, positions: Tokens, cache: Cache) -> Logits:
         """Logits after the last of `ids`."""
@@ -223,7 +243,7 @@ class NativeSampler(Sampler):
         """
         attention = torch.nn.functional.pad(attention, (0, max_new_tokens), value=1)
         config = self.model.config
-        if config._attn_implementation not in ("sdpa", "eager") or getattr(config, "sliding_window", None) is not None:
+        if config._attn_implementation not in ("sdpa", "eager") or not sees_whole_prefix(config):
             return attention
         mask = torch.zeros(attention.shape, dtype=self.model.dtype, device=attention.device)
         return mask.masked_fill_(attention == 0, torch.finfo(mask.dtype).min)[:, None, None]

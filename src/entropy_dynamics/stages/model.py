@@ -10,6 +10,7 @@ from filelock import FileLock
 from entropy_dynamics.config import StageConfig, settings_of
 from entropy_dynamics.distributed.ranks import Ranks, device_of
 from entropy_dynamics.errors import UserError
+from entropy_dynamics.models.families import check_family
 from entropy_dynamics.models.pretrained import prepare_pretrained
 from entropy_dynamics.models.storage import load_policy, load_tokenizer, save_policy, write_facts
 from entropy_dynamics.models.toy import build_toy_model
@@ -44,6 +45,7 @@ def prepare_model(config: StageConfig, layout: Layout, seed: int = 0) -> Path:
         own_seed = int(np.random.SeedSequence([family.seed, seed]).generate_state(1)[0])
         start, tokenizer, about, prompts = family.warm_start, build_tokenizer(family.tokenizer), {}, {}
         model = build_toy_model(family.model_copy(update={"seed": own_seed}), tokenizer)
+        check_family(model.config, f"toy_models[{name}]")
     elif start := config.cold_start:
         own_seed, base = seed, _pretrained(config, layout, problems)
         model, tokenizer = load_policy(base)

@@ -71,7 +71,7 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
         # vLLM reserves its share of a GPU's memory at startup.
         shared = config.engine.in_trainer and ranks.mesh is None
         model = load_model(base).to(ranks.device) if shared else None
-        engine = {"model": model, "with_training": True, "with_logp": config.training.engine_ratios}
+        engine = {"model": model, "with_training": True, "with_logp": config.training.off_policy}
         sampler = stack.enter_context(open_sampler(config, base, tokenizer, ranks, **engine))
         sampler.sleep()  # frees memory for the trainer; the first push wakes it
         policy = load_trained_policy(base, config.training, ranks, model)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -32,6 +32,10 @@ class RolloutBatch:
     """For each row, the first row with the same tokens: rollouts of a prompt may be identical."""
     engine_logp: PerToken | None = None
     """log p of the response tokens as computed by the engine, nats; None if it returns none."""
+    engine_top: Int[Tensor, "batch token top"] | None = None
+    """The tokens that the engine held most likely; None: not asked."""
+    engine_top_logp: Float[Tensor, "batch token top"] | None = None
+    """Their log p as computed by the engine, nats."""
 
     @classmethod
     def collate(cls, prompts: Sequence[Prompt], rollouts: Sequence[Rollout]) -> "RolloutBatch":
@@ -43,10 +47,16 @@ class RolloutBatch:
         response_lengths = torch.tensor([len(rollout.token_ids) for rollout in rollouts])
         first: dict[tuple[int, ...], int] = {}
         copy_of = [first.setdefault((group, *rollouts[row].token_ids), row) for row, group in enumerate(groups)]
-        engine_logp = None
-        if all(rollout.logp is not None for rollout in rollouts):
-            logp = [torch.tensor(rollout.logp, dtype=torch.float32) for rollout in rollouts]
-            engine_logp = pad_sequence(logp, batch_first=True)
+
+        def padded(name: str, dtype: torch.dtype = torch.float32) -> Tensor | None:
+            columns = [getattr(rollout, name) for rollout in rollouts]
+            if any(column is None for column in columns):
+                return None
+            return pad_sequence([torch.tensor(column, dtype=dtype) for column in columns], batch_first=True)
+
+        engine_top = padded("top", torch.long)
+        if engine_top is not None:  # that of copies differs, if the engine adds noise
+            copy_of = list(range(len(rollouts)))
         return cls(
             sequences=pad_sequence(rows, batch_first=True),
             prompt_lengths=torch.tensor([len(prompts[group].token_ids) for group in groups]),
@@ -54,7 +64,9 @@ class RolloutBatch:
             groups=torch.tensor(groups),
             mask=torch.arange(int(response_lengths.max())) < response_lengths[:, None],
             copy_of=torch.tensor(copy_of),
-            engine_logp=engine_logp,
+            engine_logp=padded("logp"),
+            engine_top=engine_top,
+            engine_top_logp=padded("top_logp"),
         )
 
     def to(self, device: torch.device) -> "RolloutBatch":

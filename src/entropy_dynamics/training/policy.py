@@ -49,7 +49,9 @@ class Policy(nn.Module):
         position = batch.prompt_lengths[rows][row] + place
         if self.share:
             tree = batch.tree(rows)
-            node, inverse = tree.nodes[row, position].unique(return_inverse=True)
+            node, inverse = tree.nodes[row, position], torch.arange(len(row), device=row.device)
+            if batch.engine_top is None:  # else what the engine held likely may differ at a node
+                node, inverse = node.unique(return_inverse=True)
             with autocast(row.device, self.precision):
                 hidden = nn.functional.embedding(tree.parents(node), tree.hidden(self.model.model))
             tokens = tree.tokens[node]
@@ -60,6 +62,8 @@ class Policy(nn.Module):
             tokens, inverse = batch.sequences[rows[row], position], torch.arange(len(row), device=row.device)
         dtype = self.head_dtype or (hidden.dtype if self.precision == torch.float32 else self.precision)
         weight = self.model.lm_head.weight.to(dtype)
+        if batch.engine_top is not None:
+            options = options | {"among": batch.engine_top[rows[row], place]}
         stats = token_stats(hidden.to(dtype), tokens, weight=weight, temperature=temperature, **options)
         # Copies, because FSDP attaches hooks to a module's outputs, and a view would lose them.
         return {name: column[inverse] for name, column in stats.columns().items()}

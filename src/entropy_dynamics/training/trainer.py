@@ -87,6 +87,12 @@ class Trainer:
             fused=True,
         )
         self.update = PolicyUpdate(config, self.policy, self.method, self.temperature, self.ranks)
+        self.engine_top: dict[str, int] = {}
+        if "engine_top" in (asked := self.method.second_pass()):
+            if not self.sampler.returns_top:
+                reason = "the engine's most likely tokens; it should have engine.name native and hardware.ranks null"
+                raise UserError(f"method {type(self.method).__name__} needs {reason}")
+            self.engine_top = {"top": asked["engine_top"] or self.policy.model.config.vocab_size}
         self.ahead: list[list[Rollout]] = []  # rollouts of this and the next steps, sampled but not yet learned from
         self.in_progress: tuple[int, RolloutBatch, Tensor] | None = None  # the current step, its batch and rewards
 
@@ -159,7 +165,7 @@ class Trainer:
             if measured:
                 changed = change_metrics(scored.stats, self.update.statistics(batch), batch.mask)
             ratio = None  # to the engine's p', which may be stale
-            if config.engine_ratios:
+            if config.off_policy:
                 ratio = importance_ratio(scored.stats.logp, batch.engine_logp, batch.mask)
             row = {
                 "step": step,
@@ -267,6 +273,7 @@ class Trainer:
             temperature=self.temperature,
             max_new_tokens=self.max_new_tokens,
             stream=f"train/seed{self.seed}/step{step}",
+            **self.engine_top,
         )
 
     def prompts_of_step(self, step: int) -> list[Prompt]:

@@ -192,9 +192,13 @@ class PolicyUpdate:
         """A micro-batch's contribution to the loss of the update, and its effective advantages."""
         coefficients = None if decision.coefficients is None else decision.coefficients[rows]
         multipliers = decision.weights[rows] / decision.divisors[rows]
-        if self.config.importance_truncation is not None:
+        if self.config.reweighted:
             ratio = (logp_old - batch.engine_logp[rows]).exp()  # p(trainer) / p(engine)
-            multipliers = multipliers * ratio.clamp_max(self.config.importance_truncation)
+            if (bound := self.config.importance_truncation) is not None:
+                multipliers = multipliers * ratio.clamp_max(bound)
+            else:
+                multipliers = multipliers * ratio.where(ratio <= self.config.importance_masking, 0.0)
+        of_engine = {} if batch.engine_top_logp is None else {"top_logq": batch.engine_top_logp[rows]}
 
         def loss_of(logp: Tensor, entropy: Tensor, top_logp: Tensor | None = None) -> Tensor:
             token_loss = self.method.token_loss(
@@ -204,7 +208,7 @@ class PolicyUpdate:
                 batch.mask[rows],
                 entropy=entropy if self.method.uses_entropy() else None,
                 coefficients=coefficients,
-                **({} if top_logp is None else {"top_logp": top_logp}),
+                **({} if top_logp is None else {"top_logp": top_logp, **of_engine}),
             )
             return weighted_sum(token_loss, multipliers)
 
@@ -250,6 +254,7 @@ class PolicyUpdate:
 
     def _stats(self, batch: RolloutBatch, rows: Rows) -> TokenStats:
         options = {"entropy_gradient": self.method.uses_entropy(), **self.method.second_pass()}
+        options.pop("engine_top", None)  # is in the batch
         return self.policy.stats(batch, rows, self.temperature, **options)
 
     def _gather(self, batch: RolloutBatch, micro_batches: Iterable[MicroBatch]) -> TokenStats:

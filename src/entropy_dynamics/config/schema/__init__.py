@@ -85,7 +85,11 @@ class Config(Section):
             training.check_divisible(ranks)
             return self
         dtype = self.engine.dtype if self.engine.dtype != "float32" else None
-        shared = {"training.importance_truncation": training.importance_truncation, "engine.dtype": dtype}
+        shared = {"engine.dtype": dtype}
+        if not training.off_policy:
+            shared |= {
+                f"training.{key}": getattr(training, key) for key in ("importance_truncation", "importance_masking")
+            }
         for key, value in shared.items() if self.engine.in_trainer else ():
             if value is not None:
                 raise ValueError(f"{key}={value} needs hardware.ranks or engine.name=vllm: here the policy samples")

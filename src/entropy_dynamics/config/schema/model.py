@@ -9,8 +9,6 @@ from pydantic import Field, PositiveFloat, model_validator
 from entropy_dynamics.sections import LOCATION, NonNegativeInt, OneOf, PositiveInt, Section
 from entropy_dynamics.tasks import Solutions, solution_types
 
-Architecture = Literal["llama", "qwen2", "qwen3"]
-
 
 class WarmStartConfig(Section):
     """Supervised fine-tuning on solutions written by a task, of a toy model or of a pretrained one (`cold_start`)."""
@@ -24,8 +22,8 @@ class WarmStartConfig(Section):
 class Shape(Section):
     """Architecture and size of a model."""
 
-    architecture: Architecture
-    """The family's `model_type` in transformers."""
+    architecture: str
+    """The family's `model_type` in transformers; `check_family` refuses those that cannot be trained."""
     hidden_size: PositiveInt
     layers: PositiveInt
     head_size: PositiveInt

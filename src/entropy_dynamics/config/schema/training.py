@@ -59,7 +59,8 @@ class TrainingConfig(Section):
     """Optimizer steps per batch of rollouts; 1 is strictly on-policy (without staleness)."""
     staleness: NonNegativeInt = 0
     """Training steps between the policy that samples a batch and the one that learns from it, as in asynchronous
-    trainers; the first batches come from the untrained policy. p_old is then the engine's."""
+    trainers; the first batches come from the untrained policy. p_old is then the engine's, unless an importance weight
+    below corrects for it."""
     old_logp: Literal["trainer", "engine"] = "trainer"
     """Source of log p_old in importance ratios: trainer (recomputed before the first update) | engine."""
     reward: Literal["paper", "binary", "random"]
@@ -67,7 +68,9 @@ class TrainingConfig(Section):
     advantage: Literal["group", "gae"]
     """group (GRPO) | gae (PPO, with a critic)."""
     importance_truncation: Threshold | None
-    """Weight tokens by p(trainer) / p(engine), truncated at this value; null: off."""
+    """Weight tokens by p(trainer) / p(engine), truncated at this value (TIS); null: off."""
+    importance_masking: Threshold | None = None
+    """Weight tokens by p(trainer) / p(engine), and by 0 above this value (MIS); null: off."""
     precision: Precision | Literal["auto"]
     """dtype of forward and backward passes; master weights and reductions are float32. auto: bfloat16 where the
     processor multiplies bf16 matrices, else float32; a run's provenance.json says which."""
@@ -110,7 +113,17 @@ class TrainingConfig(Section):
     @property
     def engine_ratios(self) -> bool:
         """Whether importance ratios use the engine's log p, the only record of a stale policy."""
+        return self.off_policy and not self.reweighted
+
+    @property
+    def off_policy(self) -> bool:
+        """Whether the engine's policy is taken for another one than the trainer's."""
         return self.staleness > 0 or self.old_logp == "engine"
+
+    @property
+    def reweighted(self) -> bool:
+        """Whether tokens are weighted by p(trainer) / p(engine)."""
+        return self.importance_truncation is not None or self.importance_masking is not None
 
     @property
     def on_policy(self) -> bool:
@@ -119,8 +132,10 @@ class TrainingConfig(Section):
 
     @model_validator(mode="after")
     def _one_correction(self) -> Self:
-        if self.importance_truncation is not None and self.engine_ratios:
-            raise ValueError("importance_truncation should be null where ratios are to the engine's log p already")
+        if self.importance_truncation is not None and self.importance_masking is not None:
+            raise ValueError("importance_truncation or importance_masking should be null")
+        if self.reweighted and self.old_logp == "engine":
+            raise ValueError("old_logp should be trainer with an importance weight, which is to the engine's already")
         return self
 
     def check_divisible(self, ranks: int) -> None:
