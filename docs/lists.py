@@ -65,6 +65,7 @@ def written(page: Path) -> str:
         "controls_desk": lambda: controls("desk"),
         "left": what_is_left,
         "methods": methods_on_policy,
+        "lens": lens,
         "matched": matched_entropy,
         "switches": paper_and_code,
         "commands": commands,
@@ -375,6 +376,17 @@ def methods_on_policy() -> str:
             cells = [gain_shown(folders, metric, of.method, "grpo", TOYS[:1]) for metric in ("avg", "pass")]
         rows.append([of.label.partition(" (")[0], f"{of.entropy:.2f}", *cells])
     return table(["strictly on-policy", "entropy, nats", "Avg@K over GRPO", "Pass@K over GRPO"], rows)
+
+
+def lens() -> str:
+    """The share of GRPO's push on the entropy in each quadrant that a method keeps."""
+    frame = pd.read_csv(REFERENCE / "laptop/methods/seeds-0-4/lens.csv")
+    quadrants = {"+, >0": "pos_gt", "+, <0": "pos_lt", "−, >0": "neg_gt", "−, <0": "neg_lt"}
+    rows = [
+        [of["label"], *(f"{of[f'lens_{name}_share']:.2f}".replace("-", MINUS) for name in quadrants.values())]
+        for of in frame[~frame["method"].str.startswith("s_star")].to_dict("records")
+    ]
+    return table(["sign of *A*, *S\\**", *quadrants], rows)
 
 
 def matched_entropy() -> str:

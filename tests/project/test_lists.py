@@ -1,4 +1,4 @@
-"""The generated lists of published runs and of experiments say what their files say."""
+"""What docs/lists.py writes into the pages is what files and code say."""
 
 import importlib.util
 import json
@@ -12,10 +12,29 @@ lists = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(lists)
 
 
-@pytest.mark.parametrize("page", [lists.REFERENCE / "README.md", lists.EXPERIMENTS / "README.md"], ids=str)
+WRITTEN = [page for page in lists.PAGES if lists.PART.search((ROOT / page).read_text(encoding="utf-8"))]
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=str)
 def test_the_lists_of_a_page_are_up_to_date(page, monkeypatch):
     monkeypatch.chdir(ROOT)
     assert lists.written(page) == page.read_text(encoding="utf-8"), "run: python docs/lists.py"
+
+
+@pytest.mark.parametrize(
+    ("claim", "plus", "minus"),
+    [
+        ("placebo_pass_clip_b", "clip_b", "random_mask"),
+        ("low_p_pass_clip_v", "clip_v", "low_p_mask_v"),
+        ("half_rate_pass_clip_b", "clip_b", "grpo_half_rate"),
+    ],
+)
+def test_a_gain_from_counts_is_the_verdicts(monkeypatch, claim, plus, minus):
+    """The same quantity by the way of `restore` and `controls`."""
+    monkeypatch.chdir(ROOT)
+    folders = ["laptop/controls/seeds-0-4", "laptop/controls/seeds-50-54"]
+    shown = lists.gain_shown(folders, "pass", plus, minus, lists.TOYS)
+    assert shown == lists.of_claim("laptop/controls/pooled/controls.json", claim)
 
 
 def test_a_list_follows_its_files(tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """The hooks of the documentation site: what becomes of the tables of a page."""
 
+import re
 import runpy
 import sys
 import types
@@ -29,6 +30,23 @@ def test_the_cells_of_a_wide_table_carry_the_names_of_their_columns(on_page_cont
         for column in range(7):
             assert f'<td data-label="c{column}" style="text-align: right;">{row}.{column}</td>' in shown
     assert shown.count("data-label") == 7 + 14  # the headings, by which site.css gives columns their widths
+
+
+def test_the_front_page_is_the_readme_with_its_links_from_docs():
+    hook = runpy.run_path(str(ROOT / "docs" / "front_page.py"))["on_page_markdown"]
+    config = {"config_file_path": str(ROOT / "mkdocs.yml")}
+
+    def shown(name: str) -> str:
+        return hook("as it was", page=types.SimpleNamespace(file=types.SimpleNamespace(src_uri=name)), config=config)
+
+    assert shown("theory.md") == "as it was"
+    page, readme = shown("index.md"), (ROOT / "README.md").read_text()
+    assert "](docs/" in readme
+    assert "](docs/" not in page
+    assert "](CONTRIBUTING.md)" not in page
+    assert "[mathematics](theory.md)" in page
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", page)
+    assert all(link.startswith("https:") or (ROOT / "docs" / link).is_file() for link in links)
 
 
 # Equations: what latex2mathml writes, and how it is repaired
