@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from textwrap import fill
 from typing import NoReturn, TypeVar
 
 from entropy_dynamics.distributed.attempts import begin_attempt, end_early
@@ -32,6 +33,15 @@ EXTRAS = {  # extra of this project -> packages that come with it
     "reasoning-gym": "reasoning_gym",
 }
 
+GROUPS = {  # title -> commands
+    "make a run, in this order": ("problems", "model", "pass_rates", "train", "evaluate", "theory"),
+    "read results": ("draw", "claims", "field", "controls", "report", "watch", "summary", "compare"),
+    "check and publish": ("verify", "archive", "restore"),
+    "look up": ("plan", "config", "prompt"),
+    "files of any trainer": ("pass-at-k", "lens", "entropy-watch", "entropy-check"),
+}
+WIDTH = 88  # of descriptions
+
 REMEDIES = {  # error number of a system call -> what to do
     errno.EACCES: "change its permissions or name another folder, for results with --results FOLDER",
     errno.EROFS: "name another folder, for results with --results FOLDER",
@@ -43,6 +53,7 @@ REMEDIES |= {errno.EPERM: REMEDIES[errno.EACCES], errno.EDQUOT: REMEDIES[errno.E
 
 
 T = TypeVar("T")
+Adds = Callable[..., argparse.ArgumentParser]  # a command
 
 
 def program() -> None:
@@ -158,12 +169,22 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    words, parser = list(sys.argv[1:] if arguments is None else arguments), _parser()
-    first = next((place for place, word in enumerate(words) if word in parser.get_default("commands")), 0)
+    words, parser = list(sys.argv[1:] if arguments is None else arguments), command_parser()
+    commands = parser.get_default("commands")
+    first = next((place for place, word in enumerate(words) if word in commands), 0)
     if first and words[0].startswith("-") and words[0] not in ("--version", "--help", "-h"):
         command = [words[first], *words[:first], *words[first + 1 :]]
         raise UserError(f"options follow their command: {parser.prog} {shlex.join(command)}")
-    options, unknown = parser.parse_known_args(words)
+    try:
+        options, unknown = parser.parse_known_args(words)
+    except UserError as error:  # a misspelled option is then missing
+        sub = commands.get(words[first]) if words else None
+        known = re.findall(r"--([\w-]+)", sub.format_usage()) if sub else []
+        for word in words if "are required: --" in str(error) else ():
+            name = word.removeprefix("--").partition("=")[0]
+            if word.startswith("--") and name not in known and (meant := closest(name, known)):
+                raise UserError(f"unrecognized arguments: {word}; did you mean '--{meant}'?") from None
+        raise
     if unknown:
         known = re.findall(r"--([\w-]+)", options.parser.format_usage())
         name, *value = unknown[0].lstrip("-").split("=", 1)
@@ -179,20 +200,29 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="entropy-dynamics", description="Reproduce arXiv 2602.03392: train, evaluate, judge.")
-    parser.set_defaults(parser=parser)
+def command_parser() -> argparse.ArgumentParser:
+    """All commands. The defaults `commands` and `groups` have their parsers: by name, and by title and name."""
+    layout = argparse.RawDescriptionHelpFormatter
+    groups: dict[str, dict[str, argparse.ArgumentParser]] = {title: {} for title in GROUPS}
+    about = "Reproduce arXiv 2602.03392: train, evaluate, judge."
+    parser = _Parser(prog="entropy-dynamics", description=about, formatter_class=layout)
+    parser.usage = "%(prog)s [-h] [--version] COMMAND ..."
     parser.add_argument("--version", action="store_true", help="print the version")
-    stages = parser.add_subparsers(title="commands", metavar="COMMAND")
-    parser.set_defaults(commands=stages.choices)
+    stages = parser.add_subparsers(prog=parser.prog, metavar="COMMAND", help=argparse.SUPPRESS)
+    parser.set_defaults(parser=parser, commands=stages.choices, groups=groups)
 
-    def command(name: str, about: str) -> argparse.ArgumentParser:
-        sub = stages.add_parser(name, help=about, description=about)
+    def command(name: str, about: str, files: str, example: str) -> argparse.ArgumentParser:
+        """`files`: what must exist, and what is written."""
+        about = fill(f"{about} {files}", WIDTH)
+        example = f"example:\n  {parser.prog} {name} {example}"
+        sub = stages.add_parser(name, description=about, epilog=example, formatter_class=layout)
         sub.set_defaults(command=name.replace("-", "_"), parser=sub)
+        title = next(title for title, names in GROUPS.items() if name in names)
+        groups[title][name] = sub
         return sub
 
-    def stage(name: str, about: str, *needs: str) -> argparse.ArgumentParser:
-        sub = command(name, about)
+    def stage(name: str, about: str, files: str, example: str, *needs: str) -> argparse.ArgumentParser:
+        sub = command(name, about, files, example)
         sub.add_argument("--scale", default="laptop", help="a scale, by name (default: laptop)")
         sub.add_argument("--results", default="results", help="the results folder (default: results)")
         about = "override a config value"
@@ -206,78 +236,138 @@ def _parser() -> argparse.ArgumentParser:
             sub.add_argument("--seed", type=_seed, default=0, help="which untrained model (default: 0)")
         return sub
 
-    stage("problems", "Generate or read, clean and split the problem sets.")
-    stage("model", "Prepare a base model: download it, or build and warm-start a toy model.", "model", "untrained")
-    stage("pass_rates", "Measure the untrained model's pass rates on the training problems.", "untrained")
-    stage("train", "Train one model with one method and one seed.", "model", "method")
-    evaluate = stage("evaluate", "Sample the evaluation sets from a policy.", "model", "method")
+    for add in (_run_commands, _result_commands, _publishing_commands, _reference_commands, _file_commands):
+        add(stage, command)
+    parser.epilog = _listed(groups)
+    return parser
+
+
+def _run_commands(stage: Adds, command: Adds) -> None:
+    about = "Generate or read, clean and split the problem sets."
+    stage("problems", about, "Needs nothing; writes <results>/<scale>/data.", "--scale smoke")
+    about = "Prepare a base model: download it, or build and warm-start a toy model."
+    files, of_model = "Needs the problems; writes <results>/<scale>/models.", "--model qwen2.5-7b-instruct --seed 0"
+    stage("model", about, files, of_model, "model", "untrained")
+    about = "Measure the untrained model's pass rates on the training problems."
+    files = "Needs the problems and the model; writes <results>/<scale>/pass_rates."
+    stage("pass_rates", about, files, "--seed 0", "untrained")
+    about = "Train one model with one method and one seed, and evaluate the policy."
+    files = (
+        "Needs the problems, the model and the pass rates of the seed, which `snakemake` or the commands before this "
+        "one make; writes <results>/<scale>/runs and evaluations. At the scales smoke, laptop and desk all models are "
+        "toy models. The same command resumes a run."
+    )
+    example = "--model qwen2.5-7b-instruct --method clip_b@mu=1.2 --seed 0"
+    stage("train", about, files, example, "model", "method")
+    files = "Needs the policy, or for the method 'base' the untrained model; writes <results>/<scale>/evaluations."
+    example = "--model qwen2.5-7b-instruct --method clip_b --seed 0 --temperatures 0 1.0"
+    evaluate = stage("evaluate", "Sample the evaluation sets from a policy.", files, example, "model", "method")
     evaluate.add_argument("--datasets", nargs="+", help="evaluation sets (default: all of the scale's config)")
     at = "used instead of the config's; samples of each go to a folder T<temperature>, existing ones are kept"
     evaluate.add_argument("--temperatures", nargs="+", type=_temperature, metavar="T", help=at)
-    stage("theory", "Theorems 1 and 2 on the untrained model of theory_check: predicted and realized entropy change.")
-    draw = stage("draw", "Write tables and figures.")
+    about = "Theorems 1 and 2 on the untrained model of theory_check: predicted and realized entropy change."
+    stage("theory", about, "Needs that model; writes <results>/<scale>/theory.", "--scale laptop")
+
+
+def _result_commands(stage: Adds, command: Adds) -> None:
+    files = "Needs their runs; writes <results>/<scale>/tables and figures."
+    draw = stage("draw", "Write tables and figures.", files, "table1 figure1")
     names = "table1, figure1, ..., data_filter; by default all whose runs are there"
     draw.add_argument("names", nargs="*", metavar="NAME", help=names)
-    stage("claims", "Evaluate the paper's claims against the results so far.")
-    stage("field", "Evaluate the claims of other papers against the results so far.")
-    stage("controls", "Evaluate the claims about controls against the results so far.")
-    stage("report", "Write report.html, one page with all tables, figures and claims so far.")
-    watch = stage("watch", "Serve report.html on this machine only, and rewrite it while runs go on.")
+    whose = {"claims": "the paper's claims", "field": "the claims of other papers", "controls": "controls and placebos"}
+    for name, what in whose.items():
+        files = f"Needs some runs; a claim without its runs is inconclusive. Writes <results>/<scale>/{name}.md, .json."
+        stage(name, f"Judge {what} by the results so far.", files, "--scale laptop")
+    about = "Write report.html, one page with all tables, figures and claims so far."
+    stage("report", about, "Needs what it shows; writes <results>/<scale>/report.html.", "--scale laptop")
+    about = "Serve report.html on this machine only, and rewrite it while runs go on."
+    watch = stage("watch", about, "Writes nothing else.", "--scale laptop --port 8000")
     watch.add_argument("--port", type=_port, default=8000, help="port on 127.0.0.1 (default: 8000)")
-    summary = command("summary", "The verdicts and gains of a run in a few lines, and where its page is.")
+    about = "Print the verdicts and gains of a run in a few lines, and where its page is."
+    summary = command("summary", about, "Needs claims.json there.", "results/laptop")
     summary.add_argument("folder", type=_scale_folder, metavar="FOLDER", help="<results>/<scale>")
-    compare = command("compare", "Compare the effects and verdicts of two complete runs.")
+    about, files = "Compare the effects and verdicts of two complete runs.", "Needs both claims.json; writes nothing."
+    compare = command("compare", about, files, "results/laptop ../second/results/laptop --table")
     compare.add_argument("runs", nargs=2, type=Path, metavar="RUN", help="claims.json, or the folder that contains it")
     compare.add_argument("--table", action="store_true", help="also print a table of all claims")
 
+
+def _publishing_commands(stage: Adds, command: Adds) -> None:
+    about, files = "Check results against their hashes, their samples and the configs.", "Writes nothing."
+    verify = stage("verify", about, files, "results/laptop")
+    verify.set_defaults(scale=None, results=None)
+    where = "folder of a scale, <results>/<scale>; the scale is taken from its name, or is that of --scale"
+    verify.add_argument("folder", type=_scale_folder, nargs="?", metavar="FOLDER", help=where)
     about = "Write a folder for a data repository: counts, metrics, samples, data card, checksums."
-    archive = command("archive", about)
+    archive = command("archive", about, "Needs a finished scale; uploads nothing.", "results/laptop ../published")
     archive.add_argument("folder", type=_scale_folder, metavar="FOLDER", help="<results>/<scale>")
     archive.add_argument("out", type=Path, metavar="OUT", help="a new folder")
     archive.add_argument("--doi", type=_doi, help="the DOI that the repository has reserved for it")
-
-    restore = command("restore", "Recreate results from published counts and metrics, for `claims` and `draw`.")
-    restore.add_argument("folders", type=Path, nargs="+", metavar="FOLDER", help="written by `archive`")
+    about = "Recreate results from published counts and metrics, for `claims` and `draw`."
+    files = "Needs folders written by archive; prints the command that judges them."
+    restore = command("restore", about, files, "../published --out results/laptop")
+    restore.add_argument("folders", type=Path, nargs="+", metavar="FOLDER", help="written by archive")
     restore.add_argument("--out", type=_scale_folder, required=True, metavar="OUT", help="a new folder results/<scale>")
 
-    passes = command("pass-at-k", "Unbiased Pass@k of graded samples, for all k.")
-    passes.add_argument("files", type=Path, metavar="FILE", nargs="+")
-    passes.add_argument("--problem", metavar="COLUMN", help="column that identifies a problem")
-    passes.add_argument("--correct", metavar="COLUMN", help="grade of a sample: 1: correct, missing: left out")
-    passes.add_argument("--threshold", type=_finite, metavar="GRADE", help="smallest grade of a correct sample")
-    power = "number of problems needed to detect a difference of D points, given the rates in one FILE"
-    passes.add_argument("--power", type=_points, metavar="D", help=power)
-    lens = command("lens", "Which tokens of a batch each method drops, and where it pushes the entropy.")
-    lens.add_argument("files", type=Path, metavar="FILE", nargs="?")
-    lens.usage = "%(prog)s [-h] FILE [--methods METHOD ...] [--temperature TEMPERATURE] [--figure FILE]"
-    lens.add_argument("--methods", nargs="+", metavar="METHOD", help="after FILE: name or name@parameter=value,...")
-    lens.add_argument("--temperature", type=_positive, default=1.0, help="divisor of the logits (default: 1)")
-    lens.add_argument("--figure", type=_ending(".png", ".svg", ".pdf"), metavar="FILE", help="draw it: png, svg, pdf")
-    entropy = command("entropy-watch", "When and why the entropy of a run fell or rose.")
-    entropy.add_argument("files", type=Path, metavar="RUN")
-    entropy.add_argument("--entropy", metavar="COLUMN", help="name of the entropy metric")
-    check = command("entropy-check", "Check the entropy that a trainer logs, on a batch with known entropies.")
-    nats = "the trainer's result on the batch, nats"
-    check.add_argument("value", type=_finite, nargs="?", metavar="VALUE", help=nats)
-    check.add_argument("--write", type=_ending(".npz"), metavar="FILE", help="write the batch as .npz")
 
-    prompt = stage("prompt", "Print the prompt of one problem, and its number of tokens.", "model")
-    prompt.add_argument("--problem", metavar="ID", help="id of a problem (default: the first training problem)")
-    verify = stage("verify", "Check results against their hashes, their samples and the configs.")
-    verify.set_defaults(scale=None, results=None)
-    where = "<results>/<scale>, instead of --results; of the scale in its name, or of --scale"
-    verify.add_argument("folder", type=_scale_folder, nargs="?", metavar="FOLDER", help=where)
-    plan = stage("plan", "Estimate the memory, tokens, hours and disk that a scale needs; nothing is started.")
+def _reference_commands(stage: Adds, command: Adds) -> None:
+    about = "Estimate the memory, tokens, hours and disk that a scale needs."
+    plan = stage("plan", about, "Starts and writes nothing.", "--scale paper")
     plan.add_argument("--markdown", action="store_true", help="print tables in Markdown")
     targets = ("extras", "methods", "ladder", "field", "controls")
     plan.add_argument("--target", choices=targets, help="plan the runs of this target instead of the default")
-    config = stage("config", "Print the resolved config of a run.")
+    example = "--model qwen2.5-7b-instruct --method clip_b --why method.params.mu"
+    config = stage("config", "Print the resolved config of a run.", "Writes nothing.", example)
     config.add_argument("--model", help="a model, by name, such as qwen2.5-7b-instruct")
     config.add_argument("--method", help="a method, by name or name@parameter=value,...")
     about = "print where this key gets its value, and which values of other files that overrides"
     config.add_argument("--why", metavar="KEY", help=about)
     config.add_argument("--schema", action="store_true", help="print the JSON schema of a run's config instead")
-    return parser
+    about, example = "Print the prompt of one problem, and its number of tokens.", "--model qwen2.5-7b-instruct"
+    prompt = stage("prompt", about, "Needs the problems; without the model, it is a preview.", example, "model")
+    prompt.add_argument("--problem", metavar="ID", help="id of a problem (default: the first training problem)")
+
+
+def _file_commands(stage: Adds, command: Adds) -> None:
+    about, files = "Unbiased Pass@k of graded samples, for all k.", "Needs parquet, JSONL or CSV of any trainer."
+    passes = command("pass-at-k", about, files, "grpo.parquet clip_b.parquet")
+    passes.add_argument("files", type=Path, metavar="FILE", nargs="+", help="one, or two to compare, or folders")
+    passes.add_argument("--problem", metavar="COLUMN", help="column that identifies a problem")
+    passes.add_argument("--correct", metavar="COLUMN", help="grade of a sample: 1: correct, missing: left out")
+    passes.add_argument("--threshold", type=_finite, metavar="GRADE", help="smallest grade of a correct sample")
+    power = "number of problems needed to detect a difference of D points, given the rates in one FILE"
+    passes.add_argument("--power", type=_points, metavar="D", help=power)
+    about = "Which tokens of a batch each method drops, and where it pushes the entropy."
+    files = "Needs a file with log p, entropy and advantage of each token, of any trainer."
+    lens = command("lens", about, files, "samples/step50.parquet --methods clip_b@share=0.02 clip_cov")
+    lens.add_argument("files", type=Path, metavar="FILE", nargs="?", help="parquet, JSONL or CSV")
+    lens.usage = "%(prog)s [-h] FILE [--methods METHOD ...] [--temperature TEMPERATURE] [--figure FILE]"
+    of_lens = "methods to compare, after FILE: name or name@parameter=value,..."
+    lens.add_argument("--methods", nargs="+", metavar="METHOD", help=of_lens)
+    lens.add_argument("--temperature", type=_positive, default=1.0, help="divisor of the logits (default: 1)")
+    lens.add_argument("--figure", type=_ending(".png", ".svg", ".pdf"), metavar="FILE", help="draw it: png, svg, pdf")
+    about, files = "When and why the entropy of a run fell or rose.", "Needs a trainer's log of one run."
+    entropy = command("entropy-watch", about, files, "checkpoints/trainer_state.json")
+    entropy.add_argument("files", type=Path, metavar="RUN", help="a log, or the folder of a run")
+    entropy.add_argument("--entropy", metavar="COLUMN", help="name of the entropy metric")
+    about = "Check the entropy that a trainer logs, on a batch with known entropies."
+    check = command("entropy-check", about, "Needs the trainer's result on the batch that --write writes.", "1.2345")
+    nats = "the trainer's result on the batch, nats"
+    check.add_argument("value", type=_finite, nargs="?", metavar="VALUE", help=nats)
+    check.add_argument("--write", type=_ending(".npz"), metavar="FILE", help="write the batch as .npz")
+
+
+def _listed(groups: dict[str, dict[str, argparse.ArgumentParser]]) -> str:
+    """The commands by group, each with the first sentence of its help."""
+    lines = []
+    for title, commands in groups.items():
+        lines += [f"{title}:", *(f"    {name:<13} {_first(sub)}" for name, sub in commands.items()), ""]
+    return "\n".join([*lines, "needs, files and an example of one: entropy-dynamics COMMAND --help"])
+
+
+def _first(parser: argparse.ArgumentParser) -> str:
+    text = " ".join((parser.description or "").split())
+    return re.split(r"(?<=\.) (?=[A-Z])", text)[0]
 
 
 def _type(

@@ -410,7 +410,7 @@ def test_damaged_files_make_a_claim_inconclusive(tmp_path):
 
 
 def test_primary_outcomes_are_corrected_for_their_number():
-    """docs/protocol-smollm2.md. Sign tests by hand: 2 / 2^8 with eight equal signs, 2 / 2^5 with five."""
+    """docs/reference/smollm2/protocol.md. Sign tests by hand: 2 / 2^8 with eight equal signs, 2 / 2^5 with five."""
     seeds = {"tables": 8, "extras": 5}
     claims = load_claims("smollm2", seeds, ROOT / "experiments" / "smollm2")
     primary = [claim for claim in claims if claim.spec.primary]

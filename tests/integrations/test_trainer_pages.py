@@ -1,4 +1,4 @@
-"""The lines that the pages of other trainers put into their sources, and the page of answers, copied from the pages."""
+"""docs/integrations/others.md: the lines that it puts into other trainers' sources, copied from the page."""
 
 import re
 from collections import defaultdict
@@ -51,16 +51,19 @@ def of_ms_swift(logp, entropy, mask):
     return {"per_token_logps": logp, "entropies": entropies, "completion_mask": mask}
 
 
-def blocks(page) -> list[str]:
-    return re.findall(r"```python\n(.*?)```", (ROOT / f"docs/integrations/{page}.md").read_text(), re.DOTALL)
+def blocks(section) -> list[str]:
+    """The Python of a section."""
+    page = (ROOT / "docs/integrations/others.md").read_text()
+    text = page.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
 
 
 @pytest.mark.parametrize(
-    ("page", "of"),
-    [("openrlhf", of_openrlhf), ("skyrl", of_skyrl), ("prime-rl", of_prime_rl), ("ms-swift", of_ms_swift)],
+    ("section", "of"),
+    [("OpenRLHF", of_openrlhf), ("SkyRL", of_skyrl), ("prime-rl", of_prime_rl), ("ms-swift", of_ms_swift)],
 )
-def test_the_lines_drop_the_outliers_of_wrong_answers_and_nothing_else(page, of):
-    head, line = blocks(page)
+def test_the_lines_drop_the_outliers_of_wrong_answers_and_nothing_else(section, of):
+    head, line = blocks(section)[:2]
     advantages = torch.tensor([1.0, -1.0, -0.5]).expand(100, 3).T
     # log p = -1: S* = (H - 1) / e. All tokens at H = 1.2 or 1.3, four of each answer at H = 0.1, far below.
     entropy = torch.tensor([1.2, 1.3]).repeat(3, 50)
@@ -92,7 +95,9 @@ def test_a_method_that_the_trainer_cannot_run_is_refused(name, params, message):
         weighting("SkyRL", name, **params)
 
 
-# ---------------------------------------------------------------- answers.md
+# ---------------------------------------------------------------- what users ask
+
+
 class Host:
     """TRL's trainer as far as our subclass sees it: two responses of two tokens, the last one of which is padding."""
 
@@ -133,14 +138,14 @@ def host(monkeypatch):
 
 
 def test_the_entropy_is_logged_and_the_advantages_stay(host):
-    trainer, batch = host(blocks("answers")[0])
+    trainer, batch = host(blocks("Unsloth")[0])
     assert trainer._metrics["train"]["entropy_control/entropy"] == [pytest.approx(0.7)]
     assert batch["advantages"].tolist() == [[1, 1], [-1, 0]]
 
 
 def test_weights_of_ones_own_enter_trls_advantages(host, monkeypatch):
     monkeypatch.setattr("entropy_dynamics.methods._METHODS", dict(method_types()))
-    _, batch = host(blocks("answers")[4])
+    _, batch = host(blocks("In code of your own")[1])
     torch.testing.assert_close(batch["advantages"], torch.tensor([[1.5, 1.7], [-1.9, 0.0]]))
 
 
@@ -148,14 +153,14 @@ def test_the_entropy_from_hidden_states():
     torch.manual_seed(0)
     names = {"hidden": torch.randn(2, 3, 4), "tokens": torch.zeros(2, 3, dtype=torch.long), "temperature": 0.7}
     names["lm_head"] = torch.nn.Linear(4, 11, bias=False)
-    exec(blocks("answers")[1], names)
+    exec(blocks("In code of your own")[0], names)
     expected = torch.distributions.Categorical(logits=names["lm_head"](names["hidden"]) / 0.7).entropy()
     torch.testing.assert_close(names["entropy"], expected)
 
 
 def test_repo_r_in_skyrl():
     """A' = A - zeta |A| (log p + H), with zeta doubled once the entropy has been below its target."""
-    head, line = blocks("answers")[2:4]
+    head, line = blocks("SkyRL")[2:]
     mask, advantages = torch.ones(3, 5), torch.tensor([1.0, -2.0, 0.5])[:, None].expand(3, 5)
     mask[2, 3:] = 0
     logp, entropy = -torch.arange(15.0).view(3, 5) / 5, torch.full((3, 5), 1.2)

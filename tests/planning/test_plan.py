@@ -244,7 +244,7 @@ def test_what_a_run_leaves_is_read_by_an_experiment(scale):
 
 @pytest.mark.parametrize("row", ["48 GB", "two of 24 GB", "one of 24 GB"])
 def test_the_gpu_scale_fits_on_smaller_cards_as_the_page_says(row, capsys):
-    page = (ROOT / "docs" / "paper-scale.md").read_text()
+    page = (ROOT / "docs" / "gpu.md").read_text()
     settings = ["plan.gpu=L40S", "engine.gpu_memory_utilization=0.5"]
     if row != "48 GB":
         settings = ["plan.gpu=RTX4090", "engine.gpu_memory_utilization=0.4", "training.tokens_per_micro_batch=4096"]

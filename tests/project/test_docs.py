@@ -1,4 +1,4 @@
-"""Pages of docs: their generated lists, their links, and the hooks of the site."""
+"""Pages of docs: what docs/lists.py writes, their links, and the hooks of the site."""
 
 import importlib.util
 import json
@@ -17,9 +17,29 @@ lists = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(lists)
 
 
-@pytest.mark.parametrize("page", [lists.REFERENCE / "README.md", lists.EXPERIMENTS / "README.md"], ids=str)
-def test_the_lists_of_a_page_are_up_to_date(page):
+WRITTEN = [page for page in lists.PAGES if lists.PART.search((ROOT / page).read_text(encoding="utf-8"))]
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=str)
+def test_the_lists_of_a_page_are_up_to_date(page, monkeypatch):
+    monkeypatch.chdir(ROOT)
     assert lists.written(page) == page.read_text(encoding="utf-8"), "run: python docs/lists.py"
+
+
+@pytest.mark.parametrize(
+    ("claim", "plus", "minus"),
+    [
+        ("placebo_pass_clip_b", "clip_b", "random_mask"),
+        ("low_p_pass_clip_v", "clip_v", "low_p_mask_v"),
+        ("half_rate_pass_clip_b", "clip_b", "grpo_half_rate"),
+    ],
+)
+def test_a_gain_from_counts_is_the_verdicts(monkeypatch, claim, plus, minus):
+    """The same quantity by the way of `restore` and `controls`."""
+    monkeypatch.chdir(ROOT)
+    folders = ["laptop/controls/seeds-0-4", "laptop/controls/seeds-50-54"]
+    shown = lists.gain_shown(folders, "pass", plus, minus, lists.TOYS)
+    assert shown == lists.of_claim("laptop/controls/pooled/controls.json", claim)
 
 
 def test_a_list_follows_its_files(tmp_path, monkeypatch):
@@ -91,6 +111,23 @@ def test_the_cells_of_a_wide_table_carry_the_names_of_their_columns(on_page_cont
         for column in range(7):
             assert f'<td data-label="c{column}" style="text-align: right;">{row}.{column}</td>' in shown
     assert shown.count("data-label") == 7 + 14  # the headings, by which site.css gives columns their widths
+
+
+def test_the_front_page_is_the_readme_with_its_links_from_docs():
+    hook = runpy.run_path(str(ROOT / "docs" / "front_page.py"))["on_page_markdown"]
+    config = {"config_file_path": str(ROOT / "mkdocs.yml")}
+
+    def shown(name: str) -> str:
+        return hook("as it was", page=types.SimpleNamespace(file=types.SimpleNamespace(src_uri=name)), config=config)
+
+    assert shown("theory.md") == "as it was"
+    page, readme = shown("index.md"), (ROOT / "README.md").read_text()
+    assert "](docs/" in readme
+    assert "](docs/" not in page
+    assert "](CONTRIBUTING.md)" not in page
+    assert "[mathematics](theory.md)" in page
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", page)
+    assert all(link.startswith("https:") or (ROOT / "docs" / link).is_file() for link in links)
 
 
 # Equations: what latex2mathml writes, and how it is repaired

@@ -1,4 +1,4 @@
-"""docs/protocol-smollm2.md against the configs, and against the published runs (docs/reference/smollm2/seeds-0-7)."""
+"""docs/reference/smollm2/protocol.md against the configs, and against the published runs beside it."""
 
 import pandas as pd
 import pytest
@@ -8,7 +8,7 @@ from entropy_dynamics.config import load_config
 from entropy_dynamics.experiments.load import load_experiment
 
 MODEL = "smollm2-135m-instruct"
-PROTOCOL = " ".join((ROOT / "docs" / "protocol-smollm2.md").read_text().split())
+PROTOCOL = " ".join((ROOT / "docs/reference/smollm2/protocol.md").read_text().split())
 PUBLISHED = ROOT / "docs" / "reference" / "smollm2/seeds-0-7"
 CHECKPOINTS = [10, 20, 40]
 

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import yaml
 from command_line import from_files, set_to, write_lines
 from command_line import run as said
 from conftest import MODEL, REAL_PROBLEMS, ROOT, SETS
-from entropy_dynamics.cli import main
+from entropy_dynamics.cli import command_parser, main
 from entropy_dynamics.models.storage import load_policy
 from entropy_dynamics.results.files import sha256, write_parquet
 from entropy_dynamics.results.layout import Layout
@@ -96,7 +97,9 @@ def test_from_problems_to_evaluation(run, layout, tmp_path):
         f"no {layout.pass_rates(0)}; make it with: entropy-dynamics pass_rates --seed 0 --scale laptop --results",
     )
     keep(layout, 6)
-    assert run("train", "--model", MODEL, "--method", "clip_b@mu=0.5", "--seed", "0")[0] == 0
+    code, _, err = run("train", "--model", MODEL, "--method", "clip_b@mu=0.5", "--seed", "0")
+    assert code == 0
+    assert err.startswith(f"{MODEL} runs as a toy model of {facts['parameters'] / 1e6:.2f} M parameters\n")
     out = layout.run(MODEL, "clip_b@mu=0.5", 0)
     assert {path.name for path in out.iterdir()} == {"config.yaml", "metrics.parquet", "policy", "provenance.json"}
 
@@ -346,6 +349,23 @@ def test_no_help_names_a_folder_that_a_wheel_lacks(capfd):
         assert text.startswith(f"usage: entropy-dynamics {command} ")
         assert "configs/" not in text
         assert "experiments/" not in text
+
+
+def test_every_command_is_in_a_group_and_its_example_is_one_of_it():
+    parser = command_parser()
+    groups = parser.get_default("groups")
+    assert sum(map(len, groups.values())) == len(parser.get_default("commands"))
+    for commands in groups.values():
+        for name, sub in commands.items():
+            heading, example = map(str.strip, sub.epilog.splitlines())
+            assert heading == "example:"
+            options = parser.parse_args(shlex.split(example)[1:])
+            assert options.command == name.replace("-", "_")
+
+
+def test_a_misspelled_option_is_named_before_the_one_that_is_then_missing(capfd):
+    code = main(["train", "--model", MODEL, "--method", "grpo", "--sed", "0"])
+    assert_one_line((code, *capfd.readouterr()), "unrecognized arguments: --sed; did you mean '--seed'?")
 
 
 def test_from_a_shell(tmp_path):

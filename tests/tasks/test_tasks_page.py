@@ -2,15 +2,12 @@
 
 import json
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
 import pandas as pd
 import pytest
-import yaml
 
-from command_line import write_lines
 from conftest import MODEL, ROOT, SETS
 from entropy_dynamics import tasks
 from entropy_dynamics.cli import main
@@ -81,37 +78,3 @@ def test_the_example_is_a_task_and_runs_to_its_end(project, capsys):
     config = json.loads(layout.facts(MODEL, "base", 0).read_text())["config"]
     solutions = {key.rpartition(".")[2]: config[key] for key in config if ".warm_start.solutions." in key}
     assert solutions == {"task": "reverse", "digits": 3, "unboxed": 0.1}
-
-
-@pytest.mark.parametrize("rows", [31, 40])
-def test_the_command_for_own_problems_needs_as_many_as_the_page_says(tmp_path, capsys, rows):
-    [line] = commands("Your own problems")
-    file = write_lines(tmp_path / "mine.jsonl", [{"problem": f"{n},1={n + 1}", "answer": n + 1} for n in range(rows)])
-    line = line.replace("mine.jsonl", str(file)).replace("DIR", str(tmp_path / "results"))
-    arguments = re.findall(r"'([^']*)'|(\S+)", line)
-    assert main([quoted or word for quoted, word in arguments][1:]) == 0
-    assert f"train: {rows - 30} problems" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("number", [1, 2], ids=["reasoning gym", "expressions"])
-def test_the_other_sources_are_read(tmp_path, monkeypatch, number):
-    """The fragments of a `data` section, with a training set where they have none."""
-    pytest.importorskip("reasoning_gym" if number == 1 else "math_verify")
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(ROOT / "configs", "configs")
-    write_lines(Path("math500.jsonl"), [{"problem": "What is a half?", "answer": "\\frac{1}{2}"}])
-    write_lines(Path("gsm8k.jsonl"), [{"question": "What is 9 + 9?", "answer": "9 + 9 = 18\n#### 18"}])
-    write_lines(Path("train.jsonl"), [{"problem": "What is 2 + 2?", "answer": "4"}])
-    data = {"train": {"source": "file", "path": "train.jsonl", "task": "math"}} | yaml.safe_load(block("yaml", number))
-    names = list(data["evaluation"])
-    without = dict.fromkeys(SETS)
-    scale = {"extends": "smoke", "scale": "mine", "data": data | {"evaluation": without | data["evaluation"]}}
-    scale |= {"training": {"validation_set": names[0]}, "evaluation": {"samples": dict.fromkeys(names, 1)}}
-    Path("configs/scale/mine.yaml").write_text(yaml.safe_dump(scale))
-    assert main(["problems", "--scale", "mine"]) == 0
-    sets = {name: load_problems(f"results/mine/data/{name}.parquet") for name in ("train", *names)}
-    if number == 1:
-        assert {name: len(problems) for name, problems in sets.items()} == {"train": 2000, "longer": 200}
-    else:
-        answers = {"math500": "A half: \\boxed{0.5}", "gsm8k": "\\boxed{18}"}
-        assert all(sets[name][0].grade(answer, "stop").correct for name, answer in answers.items())
