@@ -145,7 +145,7 @@ def test_seeds(refused, seed):
         (("model", "--model", MODEL, "--set", f"model.name={EVIL}"), f"is '{EVIL}'; it should be '{MODEL}'"),
         (
             ("problems", *from_files("x.jsonl")),
-            "data.train: x.jsonl: no such .jsonl or .parquet file of problems",
+            "data.train: x.jsonl is missing; it should be a .jsonl or .parquet file of problems",
         ),
         (
             ("prompt", "--model", MODEL),
@@ -227,7 +227,7 @@ ONE_PROBLEM = b'{"id": 1, "problem": "1+1", "answer": 2}\n'
         ),
         ("x.jsonl", ONE_PROBLEM.replace(b'"1+1"', b'["1+1"]'), "none of its 1 problems is left (1 x no problem text)"),
         ("x.parquet", b"", "x.parquet: not a readable parquet file ("),
-        ("x.txt", ONE_PROBLEM, "x.txt: no such .jsonl or .parquet file of problems"),
+        ("x.txt", ONE_PROBLEM, "x.txt should be a .jsonl or .parquet file of problems"),
     ],
 )
 def test_problem_files(refused, project, name, content, message):

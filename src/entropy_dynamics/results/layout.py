@@ -1,6 +1,7 @@
 """Names of all files under `results/<scale>/`; workflow rules pass wildcards such as "{model}" as arguments."""
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -23,10 +24,12 @@ class Layout:
     """
 
     root: Path
+    settings: tuple[str, ...] = ()
+    """Of --set, as commands in messages repeat them."""
 
     @classmethod
-    def of(cls, scale: str, results: Path | str = "results") -> "Layout":
-        return cls(Path(results) / scale)
+    def of(cls, scale: str, results: Path | str = "results", settings: Sequence[str] = ()) -> "Layout":
+        return cls(Path(results) / scale, tuple(settings))
 
     def here(self, name: str, scale: str) -> Path:
         """The current path of a file with a recorded name, as results/<scale> may have been moved as a whole."""
@@ -38,7 +41,8 @@ class Layout:
         """The command of a stage for these results, as messages name it."""
         results = self.root.parent
         elsewhere = f" --results {shlex.quote(str(results))}" if results != Path("results") else ""
-        return f"entropy-dynamics {stage} --scale {self.root.name}{elsewhere}"
+        options = "".join(f" --set {shlex.quote(setting)}" for setting in self.settings)
+        return f"entropy-dynamics {stage} --scale {self.root.name}{elsewhere}{options}"
 
     @property
     def data(self) -> Path:
