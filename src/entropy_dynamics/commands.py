@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def _layout(options: argparse.Namespace) -> Layout:
-    return Layout.of(options.scale, options.results)
+    return Layout.of(options.scale, options.results, options.set)
 
 
 def _config(options: argparse.Namespace) -> Config:
@@ -45,6 +45,8 @@ def _config(options: argparse.Namespace) -> Config:
     config = load_config(scale, model, method, options.set)
     if model and method:
         check_name(scale, model, method, options.set)
+    if model in config.toy_models and any(entry.startswith("model.path=") for entry in options.set):
+        raise UserError(f"--set model.path: {model} is a toy model at scale {scale}; take another scale, such as paper")
     return config
 
 

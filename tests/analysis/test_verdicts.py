@@ -1,5 +1,7 @@
 """Verdicts on single claims, from synthetic runs."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -158,7 +160,8 @@ def test_one_step_has_a_mean_and_no_spread(tmp_path):
     for seed in range(5):
         write_curve(tmp_path, "grpo", seed, steps=1)
     of_entropy = GRPO | {"columns": ["entropy"], "above": 0}
-    assert finding(of_entropy | {"statistic": "log_sd"}, tmp_path).reason.startswith("the log_sd of grpo is undefined")
+    spread = finding(of_entropy | {"statistic": "log_sd"}, tmp_path)
+    assert spread.reason == "the log_sd of grpo is undefined on these steps (1, and it takes 2)"
     last = finding(of_entropy | {"statistic": "mean", "window": "last_tenth"}, tmp_path)
     assert list(last.by_seed) == pytest.approx([0.3] * 5)
 
@@ -224,6 +227,16 @@ def test_gains_in_scores(tmp_path, level, verdict):
     assert found.interval.value == pytest.approx(100 * (level - 0.41), abs=2)
     two = finding(AVG, tmp_path, {"tables": 2, "extras": 1, "pilot": 1})
     assert no_interval(two)
+
+
+def test_a_data_set_of_one_problem_has_no_interval_and_says_so(tmp_path):
+    for model, (seed, method) in product((MODEL, OTHER), product(range(5), ("grpo", "clip_b"))):
+        for dataset, problems in (("aime24", 1), ("aime25", 3), ("dapo500", 3)):
+            correct = np.arange(8) < np.arange(1, problems + 1)[:, None] + (seed if method == "clip_b" else 0)
+            write_samples(tmp_path, method, seed, dataset, correct, model)
+    found = finding(AVG, tmp_path)
+    assert no_interval(found)
+    assert found.reason == "a data set has one problem, so the spread of problems is unknown"
 
 
 def test_metrics_of_scores_by_hand(tmp_path):

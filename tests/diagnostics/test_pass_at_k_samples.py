@@ -229,7 +229,7 @@ def test_a_problem_with_fewer_samples_is_named_as_what_ends_k(tmp_path, capsys):
     path = write_lines(tmp_path / "all.jsonl", rows()[:-3])
     found, err = curve_of(capsys, path)
     assert list(found) == [1]
-    assert err == "k ends at 1, as 1 of 4 problems of all have no more samples; others have up to 4\n"
+    assert err == "k ends at 1, the number of samples of 1 of 4 problems of all; others have up to 4\n"
 
 
 def test_grades_of_float32_are_whole_numbers_and_reach_a_threshold(tmp_path, capsys):

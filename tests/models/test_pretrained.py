@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from command_line import error
+from conftest import ROOT
 from entropy_dynamics.cli import main
 from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
@@ -115,6 +116,19 @@ def test_a_weight_in_two_files_is_refused(sharded, tmp_path):
     save_file(load_file(last) | {name: torch.zeros_like(tensor)}, last, {"format": "pt"})
     with mistake(f"{name} is in {first.name} and in {last.name}"):
         prepare(source, tmp_path / MODEL)
+
+
+def test_a_path_that_is_no_directory_of_a_model(tmp_path):
+    (file := tmp_path / "model.gguf").touch()
+    for path, fault in ((file, f"is a file; pass the directory that it is in, {tmp_path}"), (file / "a", "is missing")):
+        with mistake(f"model.path should be the directory of a model; {path} {fault}"):
+            prepare_pretrained(settings(f"model.path={path}"), tmp_path / MODEL, [])
+
+
+def test_a_path_of_a_model_that_is_a_toy_here_is_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    said = error(capsys, "model", "--scale", "smoke", "--model", MODEL, "--set", f"model.path={tmp_path}")
+    assert said == f"--set model.path: {MODEL} is a toy model at scale smoke; take another scale, such as paper"
 
 
 def test_a_tokenizer_larger_than_the_embeddings_is_refused_if_its_tokens_are_used(tmp_path):

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from command_line import error
 from conftest import ROOT
 from entropy_dynamics.analysis.problem_scores import Arm, score_columns
 from entropy_dynamics.analysis.run_data import Results, Samples
@@ -453,6 +454,17 @@ def test_pilot_seeds_do_not_count_as_reported_ones(tmp_path, capsys):
     for name in ("counts", "metrics"):
         first, again = (pd.read_parquet(Path(folder) / f"{name}.parquet") for folder in (piloted, tmp_path / "again"))
         pd.testing.assert_frame_equal(first, again)
+
+
+def test_seeds_from_200_on_are_reported_ones_and_no_more_than_have_numbers(tmp_path, capsys):
+    folder = archived(tmp_path / "out", "rates", {}, {seed: [0, seed - 199] for seed in (200, 201, 202)})
+    assert main(["restore", folder, "--out", str(tmp_path / "rates")]) == 0
+    assert capsys.readouterr().out.endswith("--set seeds.first=0 --set seeds.tables=3 --set seeds.extras=3\n")
+    assert correct_of(Results(tmp_path / "rates", "rates", {}), "grpo", 3) == [[0, 1], [0, 2], [0, 3]]
+    many = archived(tmp_path / "many", SCALE, {}, {seed: [0, 1] for seed in range(200, 301)})
+    capsys.readouterr()
+    said = error(capsys, "restore", many, "--out", tmp_path / SCALE)
+    assert said.startswith("the folders have 101 reported seeds; restore takes 100 at most, as pilots have the numbers")
 
 
 def test_pilot_seeds_of_several_folders_are_the_same_ones(tmp_path, capsys):

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -167,7 +168,8 @@ def test_a_stage_refuses_inputs_made_with_other_settings(made, capsys, command, 
     line = error(capsys, *stage(results, name, *options, more=(setting,)))
     key = setting.partition("=")[0].replace("[", ".").replace("]", "")
     assert f"was made from something else: {key} " in line
-    assert f"make it again with: {made_anew} --results {results.folder}" in line
+    assert f"make it again with: {made_anew} --results {results.folder} --set " in line
+    assert line.endswith(f" --set {shlex.quote(setting)}")
 
 
 def test_a_stage_refuses_pass_rates_of_another_model(made, capsys):

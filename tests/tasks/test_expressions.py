@@ -60,13 +60,13 @@ def test_a_killed_verifier_is_no_wrong_answer():
 def test_files_with_expressions_are_read(tmp_path):
     rows = [("half", "1/2"), ("interval", r"\left[0, \frac{1}{3}\right)"), ("word", r"\text{blue}"),
             ("steps", "3 * 4 = <<3*4=12>>12\n#### 1,212"), ("amount", "#### $1,212"), ("escaped", r"$\$5$"),
-            ("behind", r"5\$"), ("nothing", "")]  # fmt: skip
+            ("behind", r"5\$"), ("box", "We count. " * 40 + r"$\boxed{\frac14}$."), ("nothing", "")]  # fmt: skip
     problems = [{"problem": f"The {text} one?", "answer": answer} for text, answer in rows]
     path = write_lines(tmp_path / "a.jsonl", problems)
     assert main(["problems", *from_files(path, "expressions"), "--results", str(tmp_path)]) == 0
     kept = load_problems(tmp_path / "smoke/data/train.parquet")
-    written = ["1/2", r"\left[0, \frac{1}{3}\right)", r"\text{blue}", "1,212", "1,212", r"\$5", r"5\$"]
+    written = ["1/2", r"\left[0, \frac{1}{3}\right)", r"\text{blue}", "1,212", "1,212", r"\$5", r"5\$", r"\frac14"]
     assert [problem.answer for problem in kept] == written
     assert all(problem.grade(f"\\boxed{{{problem.answer}}}", "stop").correct for problem in kept)
-    plain = ["0.5", r"[0, \frac13)", "blue", "1212", "1212", "5", "5"]
+    plain = ["0.5", r"[0, \frac13)", "blue", "1212", "1212", "5", "5", "0.25"]
     assert all(problem.grade(f"\\boxed{{{box}}}", "stop").correct for problem, box in zip(kept, plain, strict=True))

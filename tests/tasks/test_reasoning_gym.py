@@ -112,6 +112,14 @@ def test_every_generator_works_across_processes_or_is_refused(monkeypatch):
     assert without == {"boxnet", "graph_color", "propositional_logic", "rubiks_cube", "rush_hour"}
 
 
+def test_items_whose_answer_no_box_holds_are_left_out():
+    """Some answers of `ab` are empty, and some of `palindrome_partitioning` are longer than a box that is read."""
+    for name, left_out in (("ab", 7), ("palindrome_partitioning", 8)):
+        problems = gym_set({name: {}}, 9).generate("p", 11, [])
+        assert all(problem.grade(f"\\boxed{{{answer(problem)}}}", "stop").correct for problem in problems)
+        assert {json.loads(problem.answer)["index"] for problem in problems} == {*range(10)} - {left_out}
+
+
 def test_the_reasons_for_a_refusal():
     import reasoning_gym
 

@@ -136,7 +136,7 @@ FILE = " ".join(map(shlex.quote, from_files("x.jsonl")))  # of training problems
         (f"evaluate {OF_RUN} --seed 0 --datasets {EVIL}", f"no '{EVIL}'; known: aime24, aime25, "),
         (f"evaluate {OF_RUN} --seed 0 --temperatures hot", "'hot' is not a temperature: 0, which "),
         (f"model --model {MODEL} --set model.name={EVIL}", f"is '{EVIL}'; it should be '{MODEL}'"),
-        (f"problems {FILE}", "data.train: x.jsonl: no such .jsonl or .parquet file of problems"),
+        (f"problems {FILE}", "data.train: x.jsonl is missing; it should be a .jsonl or .parquet file of problems"),
         (f"problems {FILE.replace('math', 'maths')}", "unknown task 'maths'; did you mean 'math'?"),
         (
             f"prompt --model {MODEL}",
@@ -208,7 +208,7 @@ ONE_PROBLEM = b'{"id": 1, "problem": "1+1", "answer": 2}\n'
         ),
         ("x.jsonl", ONE_PROBLEM.replace(b'"1+1"', b'["1+1"]'), "none of its 1 problems is left (1 x no problem text)"),
         ("x.parquet", b"", "x.parquet: not a readable parquet file ("),
-        ("x.txt", ONE_PROBLEM, "x.txt: no such .jsonl or .parquet file of problems"),
+        ("x.txt", ONE_PROBLEM, "x.txt should be a .jsonl or .parquet file of problems"),
     ],
 )
 def test_problem_files(refused, project, name, content, message):

@@ -103,7 +103,9 @@ class Finding:
         elif math.isnan(ends.value):
             self.reason = "no effect could be computed"
         elif math.isnan(ends.low):
+            alone = any(math.isnan(each.low) and not each.seeds for each in (ends, *ends.parts))
             self.reason = "the runs do not differ at all, so the spread between them is unknown"
+            self.reason = "a data set has one problem, so the spread of problems is unknown" if alone else self.reason
         elif low < ends.low and ends.high < high:
             self.verdict, self.reason = "holds", "the whole interval is on the claimed side"
         elif ends.high < low or high < ends.low:
@@ -174,7 +176,8 @@ def _curve_claim(claim: Claim, spec: CurveClaim, results: Results, finding: Find
         values += weight * np.array([_statistic(spec, rows) for rows in curves[spec.model, method]])
         if not np.isfinite(values).all():
             steps = min(map(len, curves[spec.model, method]))
-            few = f" ({steps}, and it takes {MIN_STEPS})" if steps < MIN_STEPS else ""
+            takes = _least_steps(spec.statistic)
+            few = f" ({steps}, and it takes {takes})" if steps < takes else ""
             finding.obstacles.append(f"the {spec.statistic} of {method} is undefined on these steps{few}")
             return
     if weights:
@@ -230,10 +233,14 @@ def _curve(spec: CurveClaim, results: Results, run: Run) -> pd.DataFrame:
     return frame
 
 
+def _least_steps(statistic: str) -> int:
+    return MIN_STEPS if statistic.startswith(("correlation", "same_sign")) else 1 + statistic.endswith("_sd")
+
+
 def _statistic(spec: CurveClaim, rows: np.ndarray) -> float:
     """The statistic of a [steps, columns] array; NaN if undefined."""
     name = spec.statistic
-    if not len(rows) or (name.startswith(("correlation", "same_sign")) and len(rows) < MIN_STEPS):
+    if len(rows) < _least_steps(name):
         return float("nan")
     means, tenth = rows.mean(axis=0), max(1, len(rows) // 10)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -244,7 +251,7 @@ def _statistic(spec: CurveClaim, rows: np.ndarray) -> float:
                 return float(np.log(means[0]))
             case "log_sd" | "log_relative_sd":
                 values = rows[:, 0] if name == "log_sd" else np.log(rows[:, 0])
-                return float(np.log(values.std(ddof=1))) if len(rows) > 1 else float("nan")
+                return float(np.log(values.std(ddof=1)))
             case "same_sign":
                 falls = rows < 0
                 p, q = falls.mean(axis=0)

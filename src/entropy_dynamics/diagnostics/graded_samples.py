@@ -74,7 +74,7 @@ def pass_at_k_table(
     if (most := max(int(of_file["samples"].max()) for of_file in counts)) > fewest:
         name, of_few = min(zip(names, counts, strict=True), key=lambda one: one[1]["samples"].min())
         few = f"{(of_few['samples'] == fewest).sum()} of {len(of_few)} problems of {name}"
-        notes.append(f"k ends at {fewest}, as {few} have no more samples; others have up to {most}")
+        notes.append(f"k ends at {fewest}, the number of samples of {few}; others have up to {most}")
     intervals = [[share_interval(_scores(of_file, k)) for k in ks] for of_file in counts]
     tables = [_columns(name, of_file) for name, of_file in zip(names, intervals, strict=True)]
     shared = counts[0].index.intersection(counts[-1].index)
@@ -152,7 +152,7 @@ def _counts(
     Notes: of repeated rows and responses, missing grades, and what the parts are.
     """
     frame = _one_row_per_sample(_rows(file), problem)
-    names = [column(frame, file, problem, PROBLEM, "the problem").name]
+    names = [column(frame, file, problem, PROBLEM, "the problem (choose one with --problem)").name]
     names.append(column(frame, file, correct, CORRECT, "the grade of an answer (choose one with --correct)").name)
     repeated = _repeated(frame, *names)
     notes = []

@@ -146,6 +146,7 @@ class EntropyControlMixin:
         tokens = output["completion_ids"]
         length, parts = tokens.shape[1], []
         vocabulary = self.accelerator.unwrap_model(self.model).config.get_text_config().vocab_size
+        self.model.eval()  # without dropout: of the whole network, and no random number is drawn
         for rows in torch.arange(len(ids)).split(self.args.per_device_train_batch_size):
             with self.accelerator.autocast():
                 result = self.model(
@@ -157,6 +158,7 @@ class EntropyControlMixin:
                     "may be hidden states (with Unsloth, set UNSLOTH_RETURN_HIDDEN_STATES=0)"
                 )
             parts.append(token_stats(result.logits[:, -length - 1 : -1], tokens[rows], temperature=self.temperature))
+        self.model.train()
         return TokenStats(**{name: torch.cat([part.columns()[name] for part in parts]) for name in parts[0].columns()})
 
     def _gathered(self: Any, values: Tensor) -> Tensor:

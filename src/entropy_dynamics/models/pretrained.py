@@ -45,7 +45,9 @@ def prepare_pretrained(config: StageConfig, out: Path, problems: Sequence[Proble
     if model.path is not None:
         source = Path(model.path)
         if not source.is_dir():
-            raise UserError(f"model.path: no directory {source}")
+            is_file = f"is a file; pass the directory that it is in, {source.parent}"
+            fault = is_file if source.is_file() else "is missing"
+            raise UserError(f"model.path should be the directory of a model; {source} {fault}")
         _assemble(config, source, out, problems)
         return
     # Next to `out`, so that the files can be hard-linked; with the revision in its name, so that revisions never mix.

@@ -125,6 +125,9 @@ def restore(folders: Sequence[Path], root: Path, config: Config) -> dict[str, in
         return seed not in trained, -max(later)
 
     numbered = sorted(seeds, key=order)
+    if len(numbered) > FIRST_PILOT_SEED:
+        most = f"{FIRST_PILOT_SEED} at most, as pilots have the numbers from {FIRST_PILOT_SEED} on"
+        raise UserError(f"the folders have {len(numbered)} reported seeds; restore takes {most}")
     places |= {seed: place for place, seed in enumerate(numbered)}
 
     def renumbered(model: str, method: str, seed: int) -> Run:

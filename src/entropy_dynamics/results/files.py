@@ -56,8 +56,11 @@ def read_json(path: Path, remedy: str = "delete it and rerun its stage") -> Any:
 
 
 def check_utf8(start: bytes) -> None:
-    """Raises ValueError if a file that starts so is in UTF-16 or UTF-32, as `>` of Windows PowerShell writes it."""
-    if not (encoding := json.detect_encoding(start)).startswith("utf-8"):
+    """Raises ValueError if a file that starts so is binary or, as `>` of Windows PowerShell writes it, in UTF-16."""
+    encoding = json.detect_encoding(start)  # UTF-16 or UTF-32 for the zeros of a binary file, too
+    if re.search(r"[\x00-\x08]", start.decode(encoding, "replace")):
+        raise ValueError("the file is binary")
+    if not encoding.startswith("utf-8"):
         raise ValueError(f"the file is in {encoding[:6].upper()}; save it as UTF-8")
 
 

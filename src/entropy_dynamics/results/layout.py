@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -39,10 +39,12 @@ class Layout:
     """
 
     root: Path
+    settings: tuple[str, ...] = ()
+    """Of --set, as commands in messages repeat them."""
 
     @classmethod
-    def of(cls, scale: str, results: Path | str = "results") -> "Layout":
-        return cls(Path(results) / scale)
+    def of(cls, scale: str, results: Path | str = "results", settings: Sequence[str] = ()) -> "Layout":
+        return cls(Path(results) / scale, tuple(settings))
 
     def here(self, name: str, scale: str) -> Path:
         """The current path of a file with a recorded name, as results/<scale> may have been moved as a whole."""
@@ -68,7 +70,8 @@ class Layout:
         """The command of a stage for these results, as messages name it."""
         results = self.root.parent
         elsewhere = f" --results {shlex.quote(str(results))}" if results != Path("results") else ""
-        return f"entropy-dynamics {stage} --scale {self.root.name}{elsewhere}"
+        options = "".join(f" --set {shlex.quote(setting)}" for setting in self.settings)
+        return f"entropy-dynamics {stage} --scale {self.root.name}{elsewhere}{options}"
 
     @property
     def data(self) -> Path:

@@ -107,7 +107,8 @@ class FileSet(RowsSource):
     def rows(self) -> Iterator[dict[str, Any]]:
         path = Path(self.path)
         if path.suffix not in (".jsonl", ".parquet") or not path.is_file():
-            raise UserError(f"{path}: no such .jsonl or .parquet file of problems")
+            fault = "should be" if path.is_file() else "is missing; it should be"
+            raise UserError(f"{path} {fault} a .jsonl or .parquet file of problems")
         if path.suffix == ".jsonl":
             if rows := read_json_lines(path):
                 self.columns({name: None for row in rows for name in row}, self.path)

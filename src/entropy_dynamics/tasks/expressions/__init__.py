@@ -5,6 +5,7 @@ For MATH-500, GSM8K and files of the same kind. The last box is compared with th
 """
 
 import re
+from decimal import Decimal
 from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any
@@ -23,10 +24,12 @@ class Expressions(StatedInWords):
     instruction = INSTRUCTION
 
     def read_answer(self, value: Any, text: str) -> str:
-        """The answer as written, or the one behind the #### of GSM8K's solutions."""
-        if isinstance(value, bool) or not isinstance(value, int | float | str):
+        """The answer as written, behind the #### of GSM8K's solutions, or in the last box of MATH's."""
+        if isinstance(value, bool) or not isinstance(value, int | float | Decimal | str):
             raise ValueError("the answer is neither a text nor a number")
-        answer = re.sub(r"^\$+|(?<!\\)\$+$", "", str(value).rpartition("####")[2].strip()).strip()
+        written = str(value).rpartition("####")[2].strip()
+        box = extract_boxed(written, MAX_LENGTH)
+        answer = re.sub(r"^\$+|(?<!\\)\$+$", "", written if box is None else box).strip()
         if len(answer) > MAX_LENGTH:
             raise ValueError(f"the answer has more than {MAX_LENGTH} characters")
         if not equal(answer, answer):

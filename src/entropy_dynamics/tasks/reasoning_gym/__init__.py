@@ -13,10 +13,9 @@ from entropy_dynamics.tasks import Problem, Task
 from entropy_dynamics.tasks.boxed import INSTRUCTION, extract_boxed
 from entropy_dynamics.tasks.integers import parse_integer
 from entropy_dynamics.tasks.limited import verifier
-from entropy_dynamics.tasks.reasoning_gym.problems import ReasoningGymSet
+from entropy_dynamics.tasks.reasoning_gym.problems import MAX_LENGTH, ReasoningGymSet
 from entropy_dynamics.tasks.reasoning_gym.solutions import ReasoningGymSolutions
 
-MAX_LENGTH = 4096  # characters in a box, which may hold a grid
 _LATEX = re.compile(  # fonts, delimiters and escapes around words
     r"\\(?:text[a-z]*|math[a-z]+|operatorname|emph|mbox|bm|boldsymbol|underline)\s*\{((?:\\.|[^{}\\]|\{[^{}]*\})*)\}"
     r"|\$|\\[()\[\]]|\\([ _%#&{}])",

@@ -12,8 +12,10 @@ from pydantic import AfterValidator, Field
 from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.sections import Section
 from entropy_dynamics.tasks import GeneratedSet, Problem
+from entropy_dynamics.tasks.boxed import extract_boxed
 from entropy_dynamics.tasks.limited import verifier
 
+MAX_LENGTH = 4096  # characters in a box, which may hold a grid
 ITEMS = 1 << 20  # nominal size of a data set; items are generated on demand
 FEWER = {"acre": 2000, "word_ladder": 20_000}  # acre generates all at once, word_ladder allows no more
 REFUSED = {
@@ -77,7 +79,9 @@ class Generators(Section):
             if left and not isinstance(entry["answer"], str):
                 raise UserError(f"reasoning_gym: the problems of {name} have no reference answer, which a set needs")
             misses += 1
-            if left and (key := " ".join(entry["question"].split())) not in seen:
+            # An empty or very long answer is left out: the box that holds it is not read.
+            boxed = left and extract_boxed(f"\\boxed{{{entry['answer']}}}", MAX_LENGTH)
+            if boxed and (key := " ".join(entry["question"].split())) not in seen:
                 seen.add(key)
                 misses = 0
                 yield entry["question"], json.dumps({"answer": entry["answer"]} | source), entry
