@@ -95,7 +95,6 @@ BLOCKS = [{"role": "user", "content": [{"type": "text", "text": "How"}, {"type":
         lambda chat: str(np.array(chat, dtype=object)),
         lambda chat: repr(np.array(chat, dtype=object)),
     ],
-    ids="list,json,indented,sorted,object,json of object,json each,json twice,repr,array,repr of array".split(","),
 )
 def test_a_chat_is_the_users_message_however_it_is_written(written, tmp_path):
     for chat, text in ((CHAT, CHAT[1]["content"]), (BLOCKS, "How\nmany?"), ([CHAT[1]], CHAT[1]["content"])):
