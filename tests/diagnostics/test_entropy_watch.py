@@ -292,6 +292,8 @@ def test_files_in_utf_16_are_refused_as_such(tmp_path, capsys):
         (panel := tmp_path / "a.csv").write_bytes(text.encode(encoding))
         for path in (lines, panel):
             assert "the file is in UTF-16; save it as UTF-8" in error(capsys, "entropy-watch", path)
+    panel.write_bytes("Step,run à - entropy\n0,1.0\n".encode("latin-1"))
+    assert error(capsys, "entropy-watch", panel) == f"{panel} cannot be read: the file is not in UTF-8; save it so"
     (binary := tmp_path / "b.jsonl").write_bytes(b"\0\5\x16\7\0\2\0\0Mac OS X\n")  # what macOS writes beside a file
     assert error(capsys, "entropy-watch", binary) == f"{binary}: line 1 is not a JSON object (the file is binary)"
 

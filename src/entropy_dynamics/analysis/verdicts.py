@@ -103,8 +103,8 @@ class Finding:
         elif math.isnan(ends.value):
             self.reason = "no effect could be computed"
         elif math.isnan(ends.low):
-            each: list[Interval] = [ends, *ends.parts]
-            alone = any(math.isnan(part.low) and not part.seeds for part in each)
+            every: list[Interval] = [ends, *ends.parts]
+            alone = any(math.isnan(each.low) and not each.seeds for each in every)
             self.reason = "the runs do not differ at all, so the spread between them is unknown"
             self.reason = "a data set has one problem, so the spread of problems is unknown" if alone else self.reason
         elif low < ends.low and ends.high < high:
