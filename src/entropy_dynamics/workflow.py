@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, partial
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -196,10 +195,7 @@ class Jobs:
         """The files of problems: those named by the sets, and those in `data.folder`."""
         data = self.config.data
         files = [Path(source.path) for source in data.sets.values() if source.source == "file"]
-        if data.folder is not None:
-            ends = product(data.sets, (".jsonl", ".parquet"))
-            files += [path for pair in ends if (path := Path(data.folder, "".join(pair))).is_file()]
-        return files
+        return files + [file for name in data.sets for file in data.files_in_folder(name)]
 
     def kind(self, name: str) -> str:
         return "table" if self.experiments[name].spec.is_table else "figure"

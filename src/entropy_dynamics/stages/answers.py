@@ -16,7 +16,7 @@ from entropy_dynamics.tasks import Problem
 from entropy_dynamics.tasks.countdown.problems import CountdownSet, as_string, sentence
 from entropy_dynamics.training.batch import RolloutBatch
 from entropy_dynamics.training.policy import Policy
-from entropy_dynamics.training.rewards import REWARDS
+from entropy_dynamics.training.rewards import REWARDS, shaped_rewards
 
 
 def answer(config: RunConfig, layout: Layout, method: str, seed: int, problem: str, folder: Path) -> Path:
@@ -47,8 +47,7 @@ def answer(config: RunConfig, layout: Layout, method: str, seed: int, problem: s
     with torch.no_grad():
         stats = Policy(model).stats(batch, torch.arange(len(batch)), at, **method_of_run.second_pass())
     reward = REWARDS.get(config.training.reward, REWARDS["binary"])  # random rewards say nothing about one group
-    mean_logp = (stats.logp * batch.mask).sum(-1) / batch.response_lengths
-    rewards = method_of_run.shape_rewards(torch.tensor([*map(reward, grades)]), batch.groups, mean_logp)
+    rewards = shaped_rewards(method_of_run, torch.tensor([*map(reward, grades)]), batch, stats.logp)
     advantages = method_of_run.advantages(rewards, batch.groups)[:, None] * batch.mask
     given = {"generator": torch.Generator().manual_seed(0), "logp_old": stats.logp}
     weights = method_of_run.checked_weights(stats, advantages, batch.mask, **given)

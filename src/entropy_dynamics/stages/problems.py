@@ -123,8 +123,7 @@ def _files_in_folder(data: DataConfig) -> dict[str, SetSource]:
         raise UserError(f"data.folder: no folder {data.folder} (it is set in a config or by ENTROPY_DYNAMICS_PROBLEMS)")
     sources: dict[str, SetSource] = {}
     for name, source in data.sets.items():
-        paths = [Path(data.folder, f"{name}.{suffix}") for suffix in ("jsonl", "parquet")]
-        match [path for path in paths if path.is_file()]:
+        match data.files_in_folder(name):
             case [path]:
                 replaced = data.train if isinstance(source, SplitSet) else source
                 task = getattr(replaced, "task", replaced.source)  # a task that generates its problems is the source

@@ -2,9 +2,12 @@
 
 from collections.abc import Callable, Sequence
 
+from entropy_dynamics.core.shapes import PerRollout, PerToken
 from entropy_dynamics.distributed.ranks import Ranks
+from entropy_dynamics.methods import Method
 from entropy_dynamics.sampling import Rollout
 from entropy_dynamics.tasks import Grade
+from entropy_dynamics.training.batch import RolloutBatch
 
 
 def grades_of(rollouts: Sequence[Rollout], grade: Callable[[Rollout], Grade], ranks: Ranks) -> list[Grade]:
@@ -27,3 +30,9 @@ REWARDS: dict[str, Callable[[Grade], float]] = {
     "paper": paper_reward,
     "binary": lambda grade: float(grade.correct),  # as in the released code
 }
+
+
+def shaped_rewards(method: Method, rewards: PerRollout, batch: RolloutBatch, logp: PerToken) -> PerRollout:
+    """The rewards from which a method computes advantages; `logp` is that of the policy that sampled, nats."""
+    mean_logp = (logp * batch.mask).sum(-1) / batch.response_lengths
+    return method.shape_rewards(rewards, batch.groups, mean_logp)

@@ -33,7 +33,7 @@ from entropy_dynamics.training.critic import CriticGAE
 from entropy_dynamics.training.first_order import NOT_MEASURED, FirstOrderChange
 from entropy_dynamics.training.optimizer import Trained, clip_and_step, steps_taken
 from entropy_dynamics.training.policy import Policy
-from entropy_dynamics.training.rewards import REWARDS, grades_of
+from entropy_dynamics.training.rewards import REWARDS, grades_of, shaped_rewards
 from entropy_dynamics.training.update import PolicyUpdate, Scored
 
 Row = dict[str, float]
@@ -133,9 +133,7 @@ class Trainer:
             scored, shaped = None, rewards
             if method.overrides("shape_rewards"):
                 scored = self.update.score(batch)
-                sampled = self.update.sampled_logp(batch, scored)
-                mean_logp = (sampled * batch.mask).sum(-1) / batch.response_lengths
-                shaped = method.shape_rewards(rewards, batch.groups, mean_logp)
+                shaped = shaped_rewards(method, rewards, batch, self.update.sampled_logp(batch, scored))
             if self.critic is None:
                 advantages = method.advantages(shaped, batch.groups)[:, None].expand(batch.mask.shape)
             else:

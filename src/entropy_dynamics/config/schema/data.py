@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import (
@@ -58,6 +59,11 @@ class DataConfig(Section):
     def sets(self) -> dict[str, SetSource]:
         """All sets, the training set first."""
         return {TRAIN: self.train, **self.evaluation}
+
+    def files_in_folder(self, name: str) -> list[Path]:
+        """The files of a set in `folder`."""
+        files = [Path(self.folder or "", f"{name}{end}") for end in (".jsonl", ".parquet")]
+        return [file for file in files if self.folder is not None and file.is_file()]
 
 
 class PassRateConfig(Section):
