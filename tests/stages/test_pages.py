@@ -65,8 +65,8 @@ def test_one_thing_is_run_again_as_the_page_says(small):
     figure = small.folder / "results/smoke/figures/figure1.png"
     shutil.rmtree(runs / "s_star_keep_pos_gt")
     shutil.rmtree(figure.parent)
-    rerun, dry, draw, arm = commands("rerun.md")[:4]
-    assert "s_star_keep_pos_gt" in small(dry)
+    rerun, dry, _, draw, arm = commands("rerun.md")[:5]
+    assert "1 of them a training run" in small(dry)
     small(arm)
     assert len(pd.read_parquet(runs / "s_star_keep_pos_gt/seed0/metrics.parquet")) == 4
     small(rerun)
