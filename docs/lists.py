@@ -213,7 +213,7 @@ def verdicts(folder: Path) -> str:
 def targets() -> str:
     """What each folder of experiments/ trains beyond the default, and its hours."""
     default = Cost("laptop", None)
-    rows = [["(this level)", "`snakemake`", f"{default.trained} in all", default.hours()]]
+    rows = [["the paper's", "`snakemake`", f"{default.trained} in all", default.hours()]]
     rows.append([f"`{FURTHER}/`", "`snakemake`", "none", ""])
     for name in (*TARGETS, "field"):
         cost = Cost("laptop", name)
@@ -222,7 +222,7 @@ def targets() -> str:
     for name in sorted(others):
         cost = Cost(name, None)
         rows.append([f"`{name}/`", f"`snakemake --config scale={name}`", f"{cost.trained} in all", cost.hours()])
-    return table(["folder", "built by", "training runs beyond the default", "hours on two cores"], rows)
+    return table(["folder of experiments", "built by", "training runs beyond the default", "hours on two cores"], rows)
 
 
 class Cost:

@@ -65,8 +65,8 @@ def test_one_thing_is_run_again_as_the_page_says(small):
     figure = small.folder / "results/smoke/figures/figure1.png"
     shutil.rmtree(runs / "s_star_keep_pos_gt")
     shutil.rmtree(figure.parent)
-    rerun, dry, draw, arm = commands("rerun.md")[:4]
-    assert "s_star_keep_pos_gt" in small(dry)
+    rerun, dry, _, draw, arm = commands("rerun.md")[:5]
+    assert "1 of them a training run" in small(dry)
     small(arm)
     assert len(pd.read_parquet(runs / "s_star_keep_pos_gt/seed0/metrics.parquet")) == 4
     small(rerun)
@@ -106,18 +106,16 @@ def test_a_share_is_what_the_run_drops_and_what_the_lens_foretells(small):
 
 
 def countdown(rows: int) -> list[dict]:
-    return [
-        {"problem": f"{n % 9 + 1},{n // 9 + 1},1={n % 9 + n // 9 + 1}", "answer": n % 9 + n // 9 + 1}
-        for n in range(rows)
-    ]
+    return [{"problem": f"{n},1={n + 1}", "answer": n + 1} for n in range(rows)]
 
 
 def test_own_data_trains_as_a_scale_of_its_own(tmp_path):
-    """With the model and steps of the smoke scale in place of the laptop's."""
+    """With the model and steps of the smoke scale in place of the laptop's, which solve too few problems for a filter."""
     folder = copy_project(tmp_path / "project")
     environment = with_package(folder)
     write_lines(folder / "mine.jsonl", countdown(60))
-    scale = yaml.safe_load(blocks("data.md")[0]) | {"extends": "smoke"}
+    scale = yaml.safe_load(blocks("data.md")[0])
+    scale |= {"extends": "smoke", "pass_rates": {"low": None, "high": None}}
     (folder / "configs/scale/mine.yaml").write_text(yaml.safe_dump(scale))
     for line in commands("data.md")[:2]:
         line = line.replace("entropy-dynamics", "python -m entropy_dynamics.cli", 1)
