@@ -46,7 +46,7 @@ WITHOUT_VARIANCE = ("zero_variance_groups", "frac_reward_zero_std")  # shares of
 SPREADS = ("reward_std", "rewards/std")  # TRL: standard deviation of the rewards in a group
 RANGE = ("critic/score/min", "critic/score/max")  # verl: smallest and largest reward of a step
 MOST = 13.0  # nats per token; the largest vocabularies have some 262,144 items, ln 262,144 = 12.5
-TREND = 0.02  # p value below which a change is more than noise; of at most one noisy run in twenty (test_entropy_watch.py)
+TREND = 0.02  # p below which a change is no noise; of noisy runs, at most one in twenty (test_entropy_watch.py)
 FEWEST = 5  # minimum number of steps
 TESTABLE = 9  # steps; of fewer, even a straight line may be autocorrelated noise
 CHANCE = norm.isf(0.025 / len(SIGNALS))  # standard errors exceeded by one in twenty unrelated runs
