@@ -1,4 +1,4 @@
-"""Lp-Reg and SimKO: worked values, on what the second pass over the logits gives them, and what they need."""
+"""Lp-Reg and SimKO: worked values, and the second pass over the logits that they need."""
 
 import math
 from dataclasses import replace
