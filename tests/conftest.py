@@ -55,8 +55,9 @@ METHODS = [name for name in known_names("method", ROOT / "configs") if name != "
 DISTINCT_METHODS = [name for name in METHODS if not name.startswith("s_star") or name == "s_star_keep_neg_gt"]
 pytest_plugins = ["recorded_results", "fault_harness"]
 # The longest first, so that no worker is left with one at the end.
-LONGEST = ("gpu_check", "disks", "workflow", "ranks", "device_rules", "verify", "verify_modified", "kills")
-LONGEST += ("degenerate_batches", "token_stats_triton", "preload", "report_page", "time_limit", "executors")
+LONGEST = ("gpu_check", "disks", "workflow", "ranks", "device_rules", "verify", "verify_modified")
+LONGEST += ("tasks_page", "kills", "degenerate_batches", "token_stats_triton", "preload", "report_page")
+LONGEST += ("chain", "config", "plan", "time_limit", "executors")
 # Tests of seconds that share nothing: dealt out one by one at the end, so that all workers are busy until then.
 DEALT_OUT = ("test_reference_runs",)
 # Every method's training step, and the tests of each module that is annotated; none passes a wrong shape on purpose.
@@ -86,11 +87,12 @@ def pytest_configure(config):
 def pytest_collection_modifyitems(items):
     """For `--dist loadgroup`: a file goes to one worker as a whole, but the tests of DEALT_OUT, which come last."""
     order = {f"test_{name}": place for place, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: (item.path.stem in DEALT_OUT, order.get(item.path.stem, len(order))))
+    items.sort(key=lambda item: order.get(item.path.stem, len(order) + (item.path.stem in DEALT_OUT)))
     for item in items:
         if item.path.stem not in DEALT_OUT:
-            one = "verification" if item.path.parent.name == "verification" else item.path.stem  # one set of results
-            item.add_marker(pytest.mark.xdist_group(one))
+            of_folder = item.path.parent.name == "verification"  # its files share a set of results
+            group = item.path.parent.name if of_folder else item.path.stem
+            item.add_marker(pytest.mark.xdist_group(group))
     if find_spec("vllm") is None:
         for item in items:
             if item.get_closest_marker("vllm"):

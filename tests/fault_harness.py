@@ -250,7 +250,7 @@ def finished(tmp_path, smoke_project) -> Path:
 
 @pytest.fixture
 def unfinished(finished) -> Path:
-    """The same without one run and its evaluation; those at further temperatures are left: another job makes them."""
+    """The same without one run and its evaluation; another job makes those at further temperatures."""
     shutil.rmtree(finished / "results" / "smoke" / RUN)
     for file in (finished / "results" / "smoke" / EVALUATION).glob("*.*"):
         if file.is_file():

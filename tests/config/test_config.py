@@ -1,4 +1,4 @@
-"""Configuration: the merge order, the schema, and mistakes: one line that names the file and the right word."""
+"""Configuration: the merge order, the schema, and mistakes, whose line names file and right word."""
 
 import math
 

@@ -290,7 +290,7 @@ def test_data_sets_that_are_pooled_are_named(tmp_path, capsys):
     assert curve_of(capsys, path) == (CURVE, f"{path}: the problems of 2 benchmarks (x, y) are pooled\n")
 
 
-# ---------------------------------------------------------------- what tells the rows of a file apart
+# ---------------------------------------------------------------- what tells rows apart
 def graded(grades, **columns):
     return [{"problem_id": name, "correct": grade} | columns for name, row in grades.items() for grade in row]
 

@@ -86,7 +86,7 @@ def test_what_pytorch_allows_is_computed_as_on_the_cpu():
 )
 def test_every_method_trains_on_the_device_as_on_the_cpu(trainer_on, make_model, name, single_forward_tokens):
     small = {"group_size": smallest_group(name), "max_new": 4}
-    small["entropy_change_every"] = int(name == "clip_b")  # measured in the same way whatever the method
+    small["entropy_change_every"] = int(name == "clip_b")  # measured likewise whatever the method
     expected, trainer = (
         trainer_on(device, name, make_model(), single_forward_tokens=single_forward_tokens, **small)
         for device in (torch.device("cpu"), DEVICE)

@@ -125,7 +125,7 @@ def test_no_run_is_trained_twice_under_two_names(scale):
         items += [claim.all_runs() for claim in load_claims(scale, seeds, folder, configs, folder=target)]
     names = defaultdict(set)
     for model, method in {run.path[:2] for runs in items for run in runs if run.model in config.models}:
-        merged, *_ = _merged(scale, model, method, ("data.folder=null",), configs)  # its interpolation takes 15 ms
+        merged, *_ = _merged(scale, model, method, ("data.folder=null",), configs)
         settings = {key: str(value) for key, value in flatten(merged) if not key.startswith(MEASURED)}
         names[model, *sorted(settings.items())].add(method)
     assert [same for same in names.values() if len(same) > 1] == []

@@ -1,4 +1,4 @@
-"""The methods of other papers: hand-worked masks, weights and rewards, or brute force over the definitions."""
+"""Methods of other papers: hand-worked masks, weights and rewards, or brute force over definitions."""
 
 import math
 

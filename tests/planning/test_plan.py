@@ -1,4 +1,4 @@
-"""The plan: hours by hand, advice that helps, what Snakemake is told; memory against transformers and autograd."""
+"""The plan: hours by hand, advice, what Snakemake is told; memory against transformers and autograd."""
 
 import re
 import shutil
@@ -350,7 +350,7 @@ print([name for name in ("torch", "transformers", "pandas", "pyarrow", "matplotl
     assert run.stdout.splitlines()[-1] == "[]"
 
 
-# ---------------------------------------------------------------- sizes of models and memory of a GPU
+# ---------------------------------------------------------------- sizes, and memory of a GPU
 # Parameters in the safetensors files on the Hugging Face Hub.
 PUBLISHED = {
     "Qwen/Qwen2.5-7B-Instruct": 7_615_616_512,

@@ -327,7 +327,7 @@ def test_a_replica_in_bfloat16_has_the_rounded_weights_and_exact_rotary_frequenc
     assert torch.equal(replica.model.rotary_emb.inv_freq, model.model.rotary_emb.inv_freq)  # fp32, as the trainer's
 
 
-# ---------------------------------------------------------------- vLLM's adapter around a recording engine
+# ---------------------------------------------------------------- the adapter of vLLM
 @pytest.fixture
 def start(shared_model, tokenizer, tmp_path, monkeypatch):
     """`start()`: a sampler on a fake vLLM."""

@@ -1,4 +1,4 @@
-"""Pass rates: which are kept and why the rest is not, and the gate, which stops a model without signal before RL."""
+"""Pass rates: which are kept and why, and the gate, which stops a model without signal before RL."""
 
 import json
 import re

@@ -164,6 +164,6 @@ LONG = pytest.param(10_000_000, 100, marks=pytest.mark.long)
 @pytest.mark.parametrize(("size", "seconds"), [(50_000, 2), LONG])
 @pytest.mark.parametrize("unit", FAMILIES, ids=lambda unit: ascii(unit[:20]))
 def test_a_long_response_is_graded_in_linear_time(unit, size, seconds):
-    """A tenth of a second in linear time and at least four in quadratic time; of ten megabytes seconds and hours."""
+    """In linear time 0.1 s, in quadratic time 4 s at least; ten megabytes take seconds or hours."""
     with ends_within(300, processor_seconds=seconds):
         grade_large(unit, size)

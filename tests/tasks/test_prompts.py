@@ -47,7 +47,7 @@ def test_chat_is_the_template_with_the_system_line_first(llama_tokenizer):
     )
 
 
-@pytest.mark.parametrize("problem", [PROBLEM, Problem("p", "3,8=24", "24", "countdown")], ids=lambda one: one.task)
+@pytest.mark.parametrize("problem", [PROBLEM, Problem("p", "3,8=24", "24", "countdown")])
 def test_base_is_trinitys_format_with_the_instruction_of_the_task(llama_tokenizer, problem):
     instruction = find_task(problem.task).instruction
     expected = f"System:{instruction}\nUser:\n{problem.text}\nAssistant:\n"

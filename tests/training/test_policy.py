@@ -106,7 +106,7 @@ def test_a_head_in_bf16_rounds_hidden_states_and_weights(make_model, make_traine
     assert model.lm_head.weight.grad.dtype == torch.float32
 
 
-# ---------------------------------------------------------------- recomputed activations and compiled blocks
+# ---------------------------------------------------------------- recomputed and compiled blocks
 class Operators(TorchDispatchMode):
     """Counts the operators that are executed."""
 

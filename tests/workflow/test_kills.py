@@ -121,7 +121,7 @@ class Killer:
 def test_kills_of_processes_at_random_moments(tmp_path, reference):
     """Workflows one after the other until enough processes of each kind were killed; each ends as if none had been.
 
-    At named moments: above for Snakemake and its jobs, in test_preload.py for the server, clients and commands.
+    At named moments: above (Snakemake, jobs), in test_preload.py (server, clients, commands).
     """
     killer, resumed = Killer(), 0
     for number in count():

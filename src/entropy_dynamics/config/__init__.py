@@ -170,9 +170,12 @@ def _merged(
         raise UserError(f"method {method}: give share or {bounds[0]}, not both")
     for section in {"model", "method"} - files.keys():  # base.yaml and scales set keys for all of them
         merged.pop(section, None)
+    # OmegaConf takes 15 ms for a whole config, and Snakemake loads hundreds; few sections refer to others.
+    refers = re.search(r"\$\{(?!oc\.env:)", str(merged))
+    sections = {name: value for name, value in merged.items() if refers or "${" in str(value)}
     try:
-        if "${" in str(merged):  # otherwise skip OmegaConf's 30 ms, as Snakemake loads dozens of configs
-            merged = OmegaConf.to_container(OmegaConf.create(merged), resolve=True)  # type: ignore[assignment]
+        if sections:
+            merged |= cast(Layer, OmegaConf.to_container(OmegaConf.create(sections), resolve=True))
     except Exception as error:  # an unknown interpolation
         raise UserError(f"config of scale {scale}: {' '.join(str(error).split())}") from None
     return merged, layers, files

@@ -131,7 +131,9 @@ def test_ce_gppo():
 
 
 def test_dppo():
-    """sail-sg/Stable-RL c6af1d1, verl/trainer/ppo/core_algos.py:1190-1203 and 1275-1277; clip_ratio_c 10, not 1e4.
+    """sail-sg/Stable-RL c6af1d1, verl/trainer/ppo/core_algos.py:1190-1203, 1275-1277.
+
+    clip_ratio_c is 10 in place of 1e4.
 
     seq-mean-token-sum-norm: the sum of all token losses over rollouts x the longest response.
     """

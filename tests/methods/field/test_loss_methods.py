@@ -1,4 +1,4 @@
-"""Methods that act through the loss or the weight of a token: hand-worked cases, and the state that some keep.
+"""Methods that act through the loss or weight of a token: hand-worked cases, and state.
 
 GSPO, DPPO, CE-GPPO and STEER are in test_authors_functions.py.
 """

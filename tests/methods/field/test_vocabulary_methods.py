@@ -1,4 +1,4 @@
-"""Lp-Reg and SimKO: worked values, on what the second pass over the logits gives them, and what they need."""
+"""Lp-Reg and SimKO: worked values, and the second pass over the logits that they need."""
 
 import math
 from dataclasses import replace
@@ -52,6 +52,8 @@ def test_simko_weighs_the_most_likely_tokens_of_uncertain_wrong_answers():
     weights = method.token_weights(stats, advantages, torch.ones(6, 9))
     uncertain = stats.entropy > stats.entropy.quantile(0.5, dim=-1, keepdim=True)
     assert torch.equal(weights, torch.where(uncertain & likely & (advantages < 0), 1.5, 1.0))
+    acting = (uncertain & (likely | (advantages > 0))).float().mean().item()
+    assert method.metrics(stats, advantages, weights, torch.ones(6, 9)) == {"simko_acting": pytest.approx(acting)}
 
 
 def test_the_lens_of_simko_has_the_gradient_in_expectation():
