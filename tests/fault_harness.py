@@ -193,9 +193,12 @@ def kill_when_there(command: list[str], project: Path, file: Path) -> None:
     """SIGKILL `entropy-dynamics <command>` and its ranks once `file`, a glob, exists."""
     environment = os.environ | paused(file)
     process = subprocess.Popen(
-        [program("entropy-dynamics"), *command], cwd=project, env=environment,
-        stderr=subprocess.DEVNULL, start_new_session=True,
-    )  # fmt: skip
+        [program("entropy-dynamics"), *command],
+        cwd=project,
+        env=environment,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
     while not glob(str(file)):
         assert process.poll() is None
         time.sleep(0.005)

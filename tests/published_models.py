@@ -30,9 +30,12 @@ def byte_level_tokenizer(special=("<s>", "</s>")):
     trainer = trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, special_tokens=list(special))
     tokenizer.train_from_iterator([TEXT, "such that such that Find Find"], trainer)
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token=special[0], eos_token=special[1],
-        pad_token=special[1], chat_template="{{ messages }}",
-    )  # fmt: skip
+        tokenizer_object=tokenizer,
+        bos_token=special[0],
+        eos_token=special[1],
+        pad_token=special[1],
+        chat_template="{{ messages }}",
+    )
 
 
 SIZES = {

@@ -73,10 +73,18 @@ def make_trainer(case: str, model: Path, ranks: Ranks) -> Trainer:
     shared = SharedSampler(ReplicaSampler(replica, end_tokens=[tokenizer.eos_token_id], batch_size=64), ranks)
     shared.tolerance = 0.05 if config.precision == "bfloat16" else 1e-4
     return Trainer(
-        config, policy=policy, method=method, sampler=shared, grade=even_sum,
+        config,
+        policy=policy,
+        method=method,
+        sampler=shared,
+        grade=even_sum,
         prompts=[Prompt(one.id, prompt_tokens(tokenizer, one, "chat")) for one in problems],
-        temperature=1.0, max_new_tokens=16, seed=0, critic=critic, ranks=ranks,
-    )  # fmt: skip
+        temperature=1.0,
+        max_new_tokens=16,
+        seed=0,
+        critic=critic,
+        ranks=ranks,
+    )
 
 
 def recorded(trainer: Trainer) -> dict:

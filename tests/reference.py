@@ -61,9 +61,12 @@ def rollouts_of(trainer: Trainer, step: int = 0) -> tuple[list[Prompt], list[Rol
     """Prompts and rollouts that the step is going to sample: random numbers belong to the stream."""
     prompts = trainer.prompts_of_step(step)
     rollouts = trainer.sampler.sample(
-        prompts, samples=trainer.config.group_size, temperature=1.0,
-        max_new_tokens=trainer.max_new_tokens, stream=f"train/seed{trainer.seed}/step{step}",
-    )  # fmt: skip
+        prompts,
+        samples=trainer.config.group_size,
+        temperature=1.0,
+        max_new_tokens=trainer.max_new_tokens,
+        stream=f"train/seed{trainer.seed}/step{step}",
+    )
     return prompts, rollouts
 
 

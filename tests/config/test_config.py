@@ -317,15 +317,21 @@ def changed(config: StageConfig, other: StageConfig) -> list[str]:
 @pytest.mark.parametrize(
     ("entry", "stages"),
     [
-        ("models=[qwen2.5-7b-instruct]", []), ("toy_models[qwen3-4b-base].seed=9", []),
-        ("method.label=x", []), ("plan.safety=9", []), ("data.seed=9", ["problems"]),
-        (f"toy_models[{MODEL}].seed=9", ["model"]), ("pass_rates.samples=9", ["pass_rates"]),
-        ("pass_rates.low=0.1", ["train"]), ("evaluation.temperature=9", ["train", "evaluate"]),
+        ("models=[qwen2.5-7b-instruct]", []),
+        ("toy_models[qwen3-4b-base].seed=9", []),
+        ("method.label=x", []),
+        ("plan.safety=9", []),
+        ("data.seed=9", ["problems"]),
+        (f"toy_models[{MODEL}].seed=9", ["model"]),
+        ("pass_rates.samples=9", ["pass_rates"]),
+        ("pass_rates.low=0.1", ["train"]),
+        ("evaluation.temperature=9", ["train", "evaluate"]),
         ("sampling.temperature=9", ["pass_rates", "train", "theory"]),
-        ("training.steps=9", ["train"]), ("method.params.mu=9", ["train"]),
+        ("training.steps=9", ["train"]),
+        ("method.params.mu=9", ["train"]),
         ("engine.logit_noise=0.1", ["pass_rates", "train", "evaluate"]),
     ],
-)  # fmt: skip
+)
 def test_a_stage_depends_on_the_settings_that_it_uses(entry, stages):
     before, after = (load_config("laptop", MODEL, "clip_b", given) for given in ([], [entry]))
     assert changed(after, before) == stages

@@ -46,9 +46,12 @@ def start(tmp_path: Path, rank: str, count: int = 2, python: str = sys.executabl
         """)
     )
     return subprocess.Popen(
-        [sys.executable, tmp_path / "parent.py"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True, env=os.environ | {"TMPDIR": str(tmp_path)},
-    )  # fmt: skip
+        [sys.executable, tmp_path / "parent.py"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+    )
 
 
 def ended(parent: subprocess.Popen) -> tuple[int, str, str]:

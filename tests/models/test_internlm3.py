@@ -56,10 +56,20 @@ PUBLISHED = {  # the keys of the published config.json; sizes reduced
 }
 # Where conversions of sentencepiece models are known to go wrong.
 PROBES = (
-    " a", "  two spaces", "trailing  ", "a  b   c", "\n\nFind x.\n", "\ta\r\nb",
-    "0123456789 3.14 1,000", "求方程的解，答案是42。", "\u3000全角　ＡＢＣ１２３", "e\u0301\u00a0é", "▁a 🙂",
-    r"$\frac{1}{2}$ \boxed{7}", "   ",
-)  # fmt: skip
+    " a",
+    "  two spaces",
+    "trailing  ",
+    "a  b   c",
+    "\n\nFind x.\n",
+    "\ta\r\nb",
+    "0123456789 3.14 1,000",
+    "求方程的解，答案是42。",
+    "\u3000全角　ＡＢＣ１２３",
+    "e\u0301\u00a0é",
+    "▁a 🙂",
+    r"$\frac{1}{2}$ \boxed{7}",
+    "   ",
+)
 SHAPE = published_models.SHAPE | {"architecture": "llama", "intermediate_size": 40, "heads": 4, "kv_heads": 2}
 SHAPE |= {"vocabulary": PIECES + 16}
 PROBLEMS = [

@@ -86,10 +86,16 @@ def test_policies_are_planned_at_all_temperatures():
 def test_decoding_reads_the_weights_once_a_step():
     """One sequence at a time, no tail, no cache worth a byte: weights over bandwidth for every token."""
     config = paper(
-        "grpo", "hardware.ranks=8", "sampling.batch_size=1", "sampling.max_new_tokens=100",
-        "plan.response_tokens=100", "plan.prompt_tokens=1", "plan.decode_step_ms=0",
-        "plan.gpus.A100.bandwidth_gb_s=1000", "plan.gpus.A100.decoding_mbu=0.5",
-    )  # fmt: skip
+        "grpo",
+        "hardware.ranks=8",
+        "sampling.batch_size=1",
+        "sampling.max_new_tokens=100",
+        "plan.response_tokens=100",
+        "plan.prompt_tokens=1",
+        "plan.decode_step_ms=0",
+        "plan.gpus.A100.bandwidth_gb_s=1000",
+        "plan.gpus.A100.decoding_mbu=0.5",
+    )
     each = 2 * 7_615_616_512 / 500e9
     assert sampling_seconds(config, 80, trains=True) == pytest.approx(10 * 100 * each, rel=1e-3)  # 10 per rank
 
@@ -395,9 +401,16 @@ def test_the_shape_of_a_toy_model_is_its_own(scale):
 def test_a_block_keeps_as_many_bytes_as_autograd_saves(architecture, sizes):
     hidden, intermediate, heads, kv_heads = sizes
     shape = ShapeConfig(
-        architecture=architecture, layers=1, hidden_size=hidden, intermediate_size=intermediate,
-        heads=heads, kv_heads=kv_heads, head_size=16, vocabulary=32, tied_embeddings=True,
-    )  # fmt: skip
+        architecture=architecture,
+        layers=1,
+        hidden_size=hidden,
+        intermediate_size=intermediate,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_size=16,
+        vocabulary=32,
+        tied_embeddings=True,
+    )
     model = AutoModel.from_config(transformers_config(shape, attn_implementation="sdpa")).to(torch.bfloat16)
     weights = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
     tokens, kept = 64, {}

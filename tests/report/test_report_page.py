@@ -105,8 +105,11 @@ def test_a_reader_clicks_through_to_a_table_and_a_figure(report, browser):
     browser.execute_script(f"{still}; document.head.append(s)")
     assert "smoke scale" in browser.find_element("id", "app").text
     assert [one.text for one in browser.find_elements("xpath", "//nav//li/a/span") if one.text[:1].isdigit()] == [
-        "1 Claims", "2 Tables", "3 Figures", "5 Runs",
-    ]  # fmt: skip
+        "1 Claims",
+        "2 Tables",
+        "3 Figures",
+        "5 Runs",
+    ]
     click(browser, "//a[text()='1 Claims']")  # in the text, not in the menu
     click(browser, row_of("All claims, tables and figures") + "//a[1]")
     browser.switch_to.frame(browser.find_element("tag name", "iframe"))

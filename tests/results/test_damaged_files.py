@@ -24,13 +24,18 @@ def names_in(folder: Path) -> set[str]:
 @pytest.mark.parametrize(
     ("damaged", "name"),
     [
-        (f"{RUN}/metrics.parquet", "figure"), (f"{EVALUATION}/dapo500.parquet", "table"),
-        (f"{MODEL_FOLDER}/model.json", "table"), ("data/train.parquet", "pass rates"),
-        ("pass_rates/seed0.parquet", "train"), (f"{MODEL_FOLDER}/model.safetensors", "train"),
-        (f"{MODEL_FOLDER}/tokenizer.json", "train"), (f"{MODEL_FOLDER}/config.json", "train"),
-        ("data/aime24.parquet", "evaluate"), (f"{RUN}/policy/model.safetensors", "evaluate"),
+        (f"{RUN}/metrics.parquet", "figure"),
+        (f"{EVALUATION}/dapo500.parquet", "table"),
+        (f"{MODEL_FOLDER}/model.json", "table"),
+        ("data/train.parquet", "pass rates"),
+        ("pass_rates/seed0.parquet", "train"),
+        (f"{MODEL_FOLDER}/model.safetensors", "train"),
+        (f"{MODEL_FOLDER}/tokenizer.json", "train"),
+        (f"{MODEL_FOLDER}/config.json", "train"),
+        ("data/aime24.parquet", "evaluate"),
+        (f"{RUN}/policy/model.safetensors", "evaluate"),
     ],
-)  # fmt: skip
+)
 def test_a_truncated_file_is_named_with_its_remedy(finished, stage, damaged, name):
     path = Path("results/smoke", damaged)
     truncate(path)

@@ -356,6 +356,9 @@ def test_after_a_sleep_nothing_is_sampled_before_a_push(start):
     (rollout,) = sampler.sample([Prompt("p", [3])], **how)
     assert (rollout.token_ids, rollout.logp) == ([1], [-0.5])
     assert engine.calls[1:] == [
-        ("wake_up", "weights"), ("reload_weights", "model.embed_tokens.weight", "lm_head.weight"),
-        ("reset_prefix_cache",), ("wake_up", "kv_cache"), ("generate", 1),
-    ]  # fmt: skip
+        ("wake_up", "weights"),
+        ("reload_weights", "model.embed_tokens.weight", "lm_head.weight"),
+        ("reset_prefix_cache",),
+        ("wake_up", "kv_cache"),
+        ("generate", 1),
+    ]

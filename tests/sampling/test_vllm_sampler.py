@@ -316,9 +316,13 @@ def test_a_sleeping_engine_frees_its_memory_and_accepts_new_weights(served, make
     one = served()
     changed = make_model("qwen2", layers=2, heads=2, seed=6)
     engine = VLLMSampler(
-        one.directory, config=engine_config(kv_cache_gib=4.0), end_tokens=one.engine.end_tokens,
-        max_tokens=MAX_TOKENS, batch_size=8, sleeps=True,
-    )  # fmt: skip
+        one.directory,
+        config=engine_config(kv_cache_gib=4.0),
+        end_tokens=one.engine.end_tokens,
+        max_tokens=MAX_TOKENS,
+        batch_size=8,
+        sleeps=True,
+    )
     sample(engine, prompts)
     awake = torch.cuda.mem_get_info()[0]
     engine.sleep()

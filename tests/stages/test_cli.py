@@ -81,9 +81,12 @@ def test_from_problems_to_evaluation(run, layout, tmp_path):
     code, out, _ = run("problems")
     assert code == 0
     assert out.splitlines() == [
-        "train: 18 problems", "aime24: 3 problems", "aime25: 3 problems",
-        "dapo500: 4 problems split off train", "validation: 2 problems split off train",
-    ]  # fmt: skip
+        "train: 18 problems",
+        "aime24: 3 problems",
+        "aime25: 3 problems",
+        "dapo500: 4 problems split off train",
+        "validation: 2 problems split off train",
+    ]
     assert run("model", "--model", MODEL)[0] == 0
     facts = json.loads((layout.model(MODEL, 0) / "model.json").read_text())
     assert facts["toy"] is True

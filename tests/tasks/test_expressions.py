@@ -58,9 +58,17 @@ def test_a_killed_verifier_is_no_wrong_answer():
 
 
 def test_files_with_expressions_are_read(tmp_path):
-    rows = [("half", "1/2"), ("interval", r"\left[0, \frac{1}{3}\right)"), ("word", r"\text{blue}"),
-            ("steps", "3 * 4 = <<3*4=12>>12\n#### 1,212"), ("amount", "#### $1,212"), ("escaped", r"$\$5$"),
-            ("behind", r"5\$"), ("box", "We count. " * 40 + r"$\boxed{\frac14}$."), ("nothing", "")]  # fmt: skip
+    rows = [
+        ("half", "1/2"),
+        ("interval", r"\left[0, \frac{1}{3}\right)"),
+        ("word", r"\text{blue}"),
+        ("steps", "3 * 4 = <<3*4=12>>12\n#### 1,212"),
+        ("amount", "#### $1,212"),
+        ("escaped", r"$\$5$"),
+        ("behind", r"5\$"),
+        ("box", "We count. " * 40 + r"$\boxed{\frac14}$."),
+        ("nothing", ""),
+    ]
     problems = [{"problem": f"The {text} one?", "answer": answer} for text, answer in rows]
     path = write_lines(tmp_path / "a.jsonl", problems)
     assert main(["problems", *from_files(path, "expressions"), "--results", str(tmp_path)]) == 0

@@ -64,11 +64,14 @@ def test_the_verifier_accepts_other_right_answers():
 @pytest.mark.parametrize(
     ("generator", "wrapped"),
     [
-        ("syllogism", r"\text{%s}"), ("calendar_arithmetic", r"\textbf{\text{%s}}"),
-        ("color_cube_rotation", r"\(\mathrm{%s}\)"), ("family_relationships", "$%s$"),
-        ("decimal_arithmetic", r"\text{ %s }"), ("spell_backward", r"\mathtt {%s}"),
+        ("syllogism", r"\text{%s}"),
+        ("calendar_arithmetic", r"\textbf{\text{%s}}"),
+        ("color_cube_rotation", r"\(\mathrm{%s}\)"),
+        ("family_relationships", "$%s$"),
+        ("decimal_arithmetic", r"\text{ %s }"),
+        ("spell_backward", r"\mathtt {%s}"),
     ],
-)  # fmt: skip
+)
 def test_words_in_latex_are_read(generator, wrapped):
     for problem in gym_set({generator: {}}, 3).generate("p", 5, []):
         right = answer(problem)
@@ -223,11 +226,16 @@ def test_a_demonstration_is_correct_and_shows_the_steps_of_a_sum():
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("(3+4)*5", True), ("x*exp(2*x) + C", True), ("open('x', 'w')", False),
-        ("__import__('os')", False), ("(1).__class__", False), ("sin('open(1)')", False),
-        ("[sin(1) for sin in [open]]", False), ("exit()!", False),
+        ("(3+4)*5", True),
+        ("x*exp(2*x) + C", True),
+        ("open('x', 'w')", False),
+        ("__import__('os')", False),
+        ("(1).__class__", False),
+        ("sin('open(1)')", False),
+        ("[sin(1) for sin in [open]]", False),
+        ("exit()!", False),
     ],
-)  # fmt: skip
+)
 def test_no_answer_that_is_evaluated_does_anything(text, expected):
     from entropy_dynamics.tasks.reasoning_gym.check import harmless
 

@@ -156,12 +156,15 @@ def test_a_rule_of_ones_own_needs_no_flag(shared_model, make_trainer):
 @pytest.mark.parametrize(
     ("method", "mu", "scope"),
     [
-        ("grpo", None, "per_group"), ("grpo", None, "per_sequence"),
-        ("clip_b", 0.7, "global_token"), ("clip_b", 0.7, "per_group"),
-        ("clip_b_paper", 0.7, "global_token"), ("clip_v", 0.7, "global_token"),
+        ("grpo", None, "per_group"),
+        ("grpo", None, "per_sequence"),
+        ("clip_b", 0.7, "global_token"),
+        ("clip_b", 0.7, "per_group"),
+        ("clip_b_paper", 0.7, "global_token"),
+        ("clip_v", 0.7, "global_token"),
         ("clip_v_paper", 0.7, "per_sequence"),
     ],
-)  # fmt: skip
+)
 def test_the_gradient_written_out(shared_model, make_trainer, method, mu, scope):
     """Strictly on-policy the gradient is that of -sum w A log p / N, with masks by the definitions of the methods."""
     model = copy.deepcopy(shared_model)

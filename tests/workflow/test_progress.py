@@ -166,8 +166,11 @@ def test_costs_and_the_speed_so_far_give_the_time_left_and_the_next_call_knows_i
     ]
     jobs = [json.loads(line) for line in record.read_text().splitlines()]
     assert [(job["rule"], job["seconds"]) for job in jobs] == [
-        ("model", 120), ("model", 120), ("train", 30), ("table1", 4),
-    ]  # fmt: skip
+        ("model", 120),
+        ("model", 120),
+        ("train", 30),
+        ("table1", 4),
+    ]
 
 
 def test_on_a_cluster_pending_jobs_are_not_running_and_queue_time_is_no_duration(log, capsys, tmp_path):
