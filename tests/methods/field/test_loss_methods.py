@@ -28,22 +28,34 @@ def gradient(method, log_ratio, advantages, mask) -> tuple[torch.Tensor, torch.T
     return loss.detach(), logp.grad
 
 
-# ---------------------------------------------------------------- CISPO
+# ---------------------------------------------------------------- CISPO, DPPO, CE-GPPO
 @pytest.mark.parametrize(
-    ("ratio", "advantage", "weight"),
+    ("name", "ratio", "advantage", "weight"),
     [
-        (1.0, 2.0, 1.0),
-        (1.2, 2.0, 1.2),
-        (1.5, 2.0, 1.28),  # truncated, but PPO would give it no gradient at all
-        (9.0, -1.0, 1.28),
-        (0.1, -1.0, 0.1),  # no lower bound by default
+        ("cispo", 1.0, 2.0, 1.0),
+        ("cispo", 1.2, 2.0, 1.2),
+        ("cispo", 1.5, 2.0, 1.28),  # truncated, but PPO would give it no gradient at all
+        ("cispo", 9.0, -1.0, 1.28),
+        ("cispo", 0.1, -1.0, 0.1),  # no lower bound by default
+        ("dppo", 1.3, 1.0, 1.3),
+        ("dppo", 1.5, 1.0, 0.0),  # the probability moved by 0.18, more than 0.15
+        ("dppo", 0.7, -1.0, 0.7),
+        ("dppo", 0.5, -1.0, 0.0),
+        ("dppo", 11.0, -1.0, 10.0),  # away from where A pushes: never stopped, but truncated
+        ("dppo", 0.5, 1.0, 0.5),
+        ("ce_gppo", 1.1, 2.0, 1.1),
+        ("ce_gppo", 1.5, 2.0, 1.2),  # PPO: 0
+        ("ce_gppo", 0.5, -1.0, 0.75 * 0.8),  # PPO: 0
+        ("ce_gppo", 9.0, -1.0, 9.0),
+        ("ce_gppo", 11.0, -1.0, 0.0),  # dual clip
     ],
 )
-def test_cispo_by_hand(ratio, advantage, weight):
-    """loss = -sg(min(r, 1.28)) A log p, and the gradient -sg(min(r, 1.28)) A."""
-    loss, grad = gradient(load_method("cispo"), [[math.log(ratio)]], [[advantage]], [[1]])
-    assert loss.item() == pytest.approx(-weight * advantage * (math.log(ratio) - 1), rel=1e-6)
-    assert grad.item() == pytest.approx(-weight * advantage, rel=1e-6)
+def test_gradient_by_hand(name, ratio, advantage, weight):
+    """It is -weight A; the loss of CISPO and DPPO is this constant times log p."""
+    loss, grad = gradient(load_method(name), [[math.log(ratio)]], [[advantage]], [[1]])
+    assert grad.item() == pytest.approx(-weight * advantage, rel=1e-5)
+    if name != "ce_gppo":
+        assert loss.item() == pytest.approx(-weight * advantage * (math.log(ratio) - 1), rel=1e-5)
 
 
 def test_the_lower_bound_of_cispo():
