@@ -46,21 +46,20 @@ TESTS = {  # the quick ones first: a mutant is done with at the first test that 
     "core/objective": ["objective", "critic"],
     "core/tiles": ["second_pass", "token_stats"],
     "core/token_stats": ["token_stats", "second_pass"],
-    "methods/__init__": ["method_classes", "methods", "covariance", "baselines", "golden_run"],
+    "methods/__init__": ["method_classes", "methods", "baselines", "golden_run"],
     "methods/clip_b": ["methods", "golden_run"],
     "methods/clip_v": ["methods", "golden_run"],
     "methods/common": ["methods", "baselines", "golden_run"],
-    "methods/covariance": ["covariance", "methods", "golden_run"],
+    "methods/covariance": ["baselines", "authors_functions", "methods", "golden_run"],
     "methods/grpo": ["methods", "golden_run"],
     "methods/placebo": ["placebo"],
     "methods/s_star": ["methods", "golden_run"],
     "publishing/restore": ["published"],
     "training/critic": ["critic", "training"],
-    "training/update": ["skipped_rows", "staleness", "first_order", "covariance", "training", "golden_run"],
+    "training/update": ["staleness", "first_order", "baselines", "training", "golden_run"],
 }
 # Of other papers' methods, those that name the method, and then all_methods.
-OF_METHODS = ["baselines", "ratio_methods", "advantage_methods", "weight_methods", "vocabulary_methods", "rft"]
-OF_METHODS += ["authors_functions"]
+OF_METHODS = ["baselines", "loss_methods", "advantage_methods", "vocabulary_methods", "authors_functions"]
 OF_CONFIGS = "defaults_agree"  # slow tests of configs/, not of code
 TIMES, SECONDS = 5, 3  # a test that takes TIMES as long as without a mutant, and SECONDS, hangs: it notices
 COMPARISONS = {
