@@ -254,7 +254,7 @@ def _csv_rows(file: Path, **options: Any) -> pd.DataFrame:
         if separator in bare and b"," not in bare:
             raise ValueError(f"its columns are separated by {name}, not by commas")
     try:
-        with warnings.catch_warnings(action="error", category=pd.errors.ParserWarning):  # of rows longer than the header
+        with warnings.catch_warnings(action="error", category=pd.errors.ParserWarning):  # of rows over the header's
             return pd.read_csv(file, index_col=False, keep_default_na=False, na_values=MISSING, **options)
     except UnicodeDecodeError:
         raise ValueError("the file is not in UTF-8; save it so") from None
