@@ -110,7 +110,7 @@ def countdown(rows: int) -> list[dict]:
 
 
 def test_own_data_trains_as_a_scale_of_its_own(tmp_path):
-    """With the model and steps of the smoke scale, which solve too few problems for a filter."""
+    """With the smoke scale's model and steps in place of the laptop's, without a filter, as they solve too little."""
     folder = copy_project(tmp_path / "project")
     environment = with_package(folder)
     write_lines(folder / "mine.jsonl", countdown(60))
