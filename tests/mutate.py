@@ -1,12 +1,12 @@
 """Mutation testing of mathematics, methods and verdicts: changes the code in small ways; does a test notice?
 
-    python tests/mutate.py [--sample N] [NAME ...]          NAME: of a file, such as clip_v
+    python tests/mutate.py [--sample N] [--quick S] [NAME ...]          NAME: of a file, such as clip_v
 
-A mutant is one change of one file. The tests of the file run once and their lines are recorded; the tests that reach
-the changed line then run in a fork, the quick ones first, until one fails. A mutant that no test notices is printed:
-either a test is missing, or the change makes no difference. Nothing is written to the source.
+A mutant is one change of one file. The tests of the file run once, and the lines that each reaches are recorded. The
+tests that reach the changed line then run in a fork, the quick ones first, until one fails. A mutant that no test
+notices is printed: either a test is missing, or the change makes no difference. Nothing is written to the source.
 
-Not seen by mutants: what session fixtures made, and what a test makes when it is imported or in another process.
+What a test module makes when it is imported, or a test in another process, is that of the unchanged code.
 
 (mutmut leaves decorated classes and functions alone, which all methods here are; cosmic-ray restarts Python for each
 mutant. The Triton kernels are left out: their interpreter takes minutes.)
@@ -15,13 +15,15 @@ mutant. The Triton kernels are left out: their interpreter takes minutes.)
 import argparse
 import ast
 import importlib
+import math
 import os
+import pickle
 import random
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType, ModuleType
@@ -61,7 +63,7 @@ TESTS = {  # the quick ones first: a mutant is done with at the first test that 
 # Of other papers' methods, those that name the method, and then all_methods.
 OF_METHODS = ["baselines", "loss_methods", "advantage_methods", "vocabulary_methods", "authors_functions"]
 OF_CONFIGS = "defaults_agree"  # slow tests of configs/, not of code
-TIMES, SECONDS = 5, 3  # a test that takes TIMES as long as without a mutant, and SECONDS, hangs: it notices
+TIMES, SECONDS = 5, 10  # a test that takes TIMES as long as without a mutant, and SECONDS, hangs: it notices
 COMPARISONS = {
     ast.Lt: (ast.LtE, ast.Gt),
     ast.LtE: (ast.Lt, ast.Gt),
@@ -198,8 +200,8 @@ def _changed(node: ast.AST) -> Iterator[ast.AST]:
 class Mutants:
     """Plugin of pytest: runs each test once, and then, for every mutant of some files, those that reach it."""
 
-    def __init__(self, names: list[str], sample: int | None):
-        self.names, self.sample = names, sample
+    def __init__(self, names: list[str], sample: int | None, quick: float):
+        self.names, self.sample, self.quick = names, sample, quick
         self.paths = {str(SOURCE / f"{name}.py") for name in names}
         self.lines: dict[pytest.Item, set[tuple[str, int]]] = {}  # that a test reaches; quick tests first
         self.costs: dict[pytest.Item, float] = {}  # seconds of CPU time
@@ -210,9 +212,12 @@ class Mutants:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session) -> bool:
         self.items = session.items
-        for item in self.items:
-            self._trace(item)
-        self.lines = dict(sorted(self.lines.items(), key=lambda of: self.costs[of[0]]))
+        found = zip(self.items, forked(lambda: [self._traced(item) for item in self.items]), strict=True)
+        for item, (lines, self.costs[item]) in sorted(found, key=lambda of: of[1][1]):
+            if lines is None:
+                self._say(f"{item.nodeid} fails without any mutant and is left out")
+            elif self.costs[item] < self.quick:
+                self.lines[item] = lines
         for name in self.names:
             self._file(SOURCE / f"{name}.py")
         self._say("{} of {} mutants are noticed, of {} that there are".format(*self.counts))
@@ -221,7 +226,8 @@ class Mutants:
     def _say(self, line: str) -> None:
         print(line, file=self.out, flush=True)
 
-    def _trace(self, item: pytest.Item) -> None:
+    def _traced(self, item: pytest.Item) -> tuple[set[tuple[str, int]] | None, float]:
+        """The lines of the files that a test reaches, None if it fails, and its seconds of CPU time."""
         reached = set()
 
         def trace(frame: FrameType, *_) -> Any:
@@ -234,10 +240,7 @@ class Mutants:
         sys.settrace(trace)
         failed = self._fails(item)
         sys.settrace(None)
-        if failed:
-            self._say(f"{item.nodeid} fails without any mutant and is left out")
-        else:
-            self.lines[item], self.costs[item] = reached, time.process_time() - start
+        return None if failed else reached, time.process_time() - start
 
     def _fails(self, item: pytest.Item) -> bool:
         item.session._setupstate.teardown_exact(item)
@@ -274,21 +277,32 @@ class Mutants:
         self.counts = [old + new for old, new in zip(self.counts, (noticed, len(chosen), count), strict=True)]
 
     def _notices(self, items: list[pytest.Item], module: ModuleType, tree: ast.Module) -> bool:
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                become(module, compile(tree, module.__file__, "exec"))
-                for item in items:
-                    # Of CPU time; nobody handles the signal, so it ends the process.
-                    signal.setitimer(signal.ITIMER_PROF, TIMES * self.costs[item] + SECONDS)
-                    if self._fails(item):
-                        break
-                else:
-                    code = 0
-            finally:
-                os._exit(code)
-        return os.waitpid(child, 0)[1] != 0
+        def survives() -> bool:
+            become(module, compile(tree, module.__file__, "exec"))
+            for item in items:
+                # Of CPU time; nobody handles the signal, so it ends the process.
+                signal.setitimer(signal.ITIMER_PROF, TIMES * self.costs[item] + SECONDS)
+                if self._fails(item):
+                    return False
+            return True
+
+        return not forked(survives)
+
+
+def forked(work: Callable[[], Any]) -> Any:
+    """What `work` returns in a fork of this process, where PyTorch allows backward passes; None if it dies."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            Path(f"/dev/fd/{write}").write_bytes(pickle.dumps(work()))
+        finally:
+            os._exit(0)
+    os.close(write)
+    with open(read, "rb") as end:
+        content = end.read()
+    os.waitpid(child, 0)
+    return pickle.loads(content) if content else None
 
 
 def become(module: ModuleType, code: CodeType) -> None:
@@ -321,7 +335,7 @@ def _renew(old: Any, new: Any) -> None:
         for name, value in vars(new).items():
             if isinstance(value, int | float | str | tuple | dict) and not name.startswith("_"):
                 setattr(old, name, value)
-            elif name in vars(old) and name not in ("__dict__", "__weakref__"):
+            elif name in vars(old) and not isinstance(value, type):
                 _renew(vars(old)[name], value)
 
 
@@ -344,6 +358,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help="files, such as clip_v (default: all)")
     parser.add_argument("--sample", type=int, metavar="N", help="of each file only N mutants, always the same ones")
+    parser.add_argument("--quick", type=float, default=math.inf, metavar="S", help="without tests of S seconds or more")
     options, tests = parser.parse_args(), all_tests()
     names = [name for name in tests if not options.names or {Path(name).name, name} & set(options.names)]
     files = sorted({str(file_of(part)) for name in names for part in tests[name]})
@@ -354,7 +369,7 @@ def main() -> int:
     jaxtyping.install_import_hook = lambda *_: None  # its wrappers would hide the functions
     with tempfile.TemporaryDirectory() as folder:
         fixed = ["-p", "no:cacheprovider", f"--basetemp={folder}/tests", "-k", f"not ({OF_CONFIGS})"]
-        return int(pytest.main([*fixed, *files], plugins=[Mutants(names, options.sample)]))
+        return int(pytest.main([*fixed, *files], plugins=[Mutants(names, options.sample, options.quick)]))
 
 
 if __name__ == "__main__":

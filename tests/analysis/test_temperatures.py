@@ -159,11 +159,12 @@ def test_each_method_at_its_own_best_temperature(project):
     assert "claim of its own" not in found.reason
 
 
-@pytest.mark.parametrize(("rate", "verdict"), [(0.5, "holds"), (0.41, "inconclusive")])
-def test_at_equal_pass(project, rate, verdict):
+@pytest.mark.parametrize(("rate", "further", "verdict"), [(0.5, [1], "holds"), (0.41, [0, 0.4, 1], "inconclusive")])
+def test_at_equal_pass(tmp_path, rate, further, verdict):
     """65 % of the problems, halfway between GRPO at 0.7 and 1.0, where the frontier has 26.1 % (with seeds 0 to 2)."""
-    write_policies(project, {"grpo": GRPO, "clip_b": GRPO | {0.7: (0.65, rate)}})
-    found = found_in(project, "matched_pass_clip_b_qwen2.5")
+    copy_configs(tmp_path, further)
+    write_policies(tmp_path, {"grpo": GRPO, "clip_b": GRPO | {0.7: (0.65, rate)}})
+    found = found_in(tmp_path, "matched_pass_clip_b_qwen2.5")
     frontier = (0.61 * 0.45 + 0.71 * 0.35) / 2
     assert (found.verdict, found.interval.value) == (verdict, pytest.approx(100 * (0.66 * rate - frontier), abs=1))
     assert found.seeds == 5

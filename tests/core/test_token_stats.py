@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from entropy_dynamics.core.token_stats import token_stats
+from entropy_dynamics.core.token_stats import TokenStats, token_stats
 from reference import by_definition
 
 FIELDS = ("logp", "entropy", "s_star", "s_expected", "s_centered")
@@ -69,6 +69,19 @@ def test_worked_values():
     torch.testing.assert_close(stats.s_expected, torch.full((3,), 0.170808), rtol=0, atol=2e-6)
     torch.testing.assert_close(stats.s_centered, torch.tensor([0.140793, -0.332332, -0.320885]), rtol=0, atol=2e-6)
     torch.testing.assert_close(stats.logp.exp(), torch.tensor([0.7, 0.2, 0.1]))
+    assert [*stats.columns()] == ["logp", "entropy", "s_star", "s_expected"]
+    assert torch.equal(stats.map(torch.neg).entropy, -stats.entropy)
+
+
+@pytest.mark.parametrize("s_expected", [None, torch.full((3,), 0.25).double()])
+def test_statistics_of_a_trainers_log_are_the_worked_values(s_expected):
+    """Logged in float64, with a graph. E[S] does not follow from log p and H."""
+    logp = torch.tensor([0.7, 0.2, 0.1]).double().log().requires_grad_()
+    stats = TokenStats.from_logged(logp, -(logp.exp() * logp).sum().expand(3), s_expected)
+    for column in stats.columns().values():
+        assert (column.dtype, column.requires_grad) == (torch.float32, False)
+    torch.testing.assert_close(stats.s_star, torch.tensor([0.311601, -0.161524, -0.150077]), rtol=0, atol=2e-6)
+    assert stats.s_expected.nan_to_num(-1).tolist() == [-1 if s_expected is None else 0.25] * 3
 
 
 @pytest.mark.parametrize("gap", [5.0, 12.0, 20.0, 40.0])

@@ -44,7 +44,7 @@ def counts_frame(results: Results) -> pd.DataFrame:
         numbers = {"problem": range(len(samples.correct)), "correct": samples.correct, "samples": samples.k}
         frames.append(pd.DataFrame(of | numbers))
     order = ["dataset", "model", "problem", "method", "seed", "temperature"]  # compresses best
-    return pd.concat(frames).sort_values(order, kind="stable", ignore_index=True).astype(COUNT_TYPES)
+    return pd.concat(frames).sort_values(order).astype(COUNT_TYPES)
 
 
 def metrics_frame(results: Results) -> pd.DataFrame:
