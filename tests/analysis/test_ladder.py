@@ -95,7 +95,7 @@ def test_the_figure_has_a_dashed_prediction_per_method_from_the_fitted_models_al
     for seed in range(SEEDS["extras"]):
         write_evaluation(folder / SCALE, Run("toy-256", "grpo", seed), "aime24", np.zeros((200, 4), bool))
     experiment = load_experiment("ladder", SCALE, SEEDS, ROOT / "experiments", ROOT / "configs")
-    figure, drawn = DRAW["ladder"](experiment, results)
+    figure, drawn, notes = DRAW["ladder"](experiment, results)
     after = drawn.set_index(["model", "method"])
     of = ("toy-256", "grpo")
     assert after.loc[of, "avg"] < frame.loc[of, "avg"]
@@ -111,7 +111,7 @@ def test_the_figure_has_a_dashed_prediction_per_method_from_the_fitted_models_al
         [line.get_ydata(orig=False) for line in empty.get_lines()]
     ).all()  # nor a line at 0 through the text
     assert not empty.axison
-    assert "none for the validation accuracy" in figure.get_supxlabel()
+    assert "none for the validation accuracy" in " ".join(notes)
     for line, (_, of_method) in zip(predicted, rows.groupby("method", sort=False), strict=True):
         np.testing.assert_allclose(line.get_ydata(), of_method["avg_predicted"])
 
@@ -130,19 +130,19 @@ def test_the_right_end_is_the_ladder_of_another_scale_once_its_results_are_compl
         for dataset, temperature in product(larger.evaluations, [None, *larger.temperatures]):
             write_evaluation(others.root, run, dataset, solved & np.full((40, 4), True), temperature)
     results = results_in(folder)
-    figure, drawn = DRAW["ladder"](results.experiment("ladder"), results)
+    figure, drawn, notes = DRAW["ladder"](results.experiment("ladder"), results)
     drawn = drawn.set_index(["scale", "model", "method"])
     clip_b = drawn.loc["smollm2", larger.models[0], "clip_b"]
     assert (clip_b["avg_gain"], clip_b["pass_gain"], clip_b["parameters"]) == (30, 30, 134_515_008)
     assert drawn.loc[SCALE, "toy-64", "clip_b"]["avg_gain"] == frame.loc[("toy-64", "clip_b"), "avg_gain"]
-    assert "hollow: 135 M, pretrained, 8 seeds, on other problems (smollm2 scale)" in figure.get_supxlabel()
+    assert "hollow: 135 M, pretrained, 8 seeds, on other problems (smollm2 scale)" in " ".join(notes)
     gains = figure.axes[1]
     assert gains.get_xlim()[1] > 134e6 > figure.axes[0].get_xlim()[1]
     copy = replace(results, root=folder / "copy" / SCALE, origin=results.root)  # as `verify` redraws
     copy.root.parent.mkdir()
     copy.root.symlink_to(results.root)
     assert len(ladder_frame(copy.experiment("ladder"), copy)) == len(drawn)
-    alone, _ = DRAW["ladder"](larger, others)
+    alone, *_ = DRAW["ladder"](larger, others)
     assert [tick.get_text() for tick in alone.axes[-1].get_xticklabels()] == ["135 M"]
     larger.input_files(others.root)[-1].unlink()
     assert set(ladder_frame(results.experiment("ladder"), results)["scale"]) == {SCALE}

@@ -37,8 +37,8 @@ def report(name: str, folder: Path, seeds: int = 3) -> pd.DataFrame:
 def drawn(draw, name: str, folder: Path, seeds: int = 3):
     """The figure and its footer."""
     results = Results(folder, SCALE, {"tables": seeds, "extras": 1, "pilot": 1}, ROOT / "configs", ROOT / "experiments")
-    figure, _ = draw(results.experiment(name), results)
-    return figure, " ".join(figure.get_supxlabel().split())
+    figure, _, notes = draw(results.experiment(name), results)
+    return figure, " ".join(notes)
 
 
 def write_counts(folder: Path, run: Run, dataset: str, counts: list[int], k: int) -> None:
