@@ -245,7 +245,7 @@ def _sums_of_hidden(
     """Sums and the sampled tokens' logits, from hidden states. One tile of logits is held at a time.
 
     Tiles are merged once, as every small operation is a launch. A product fused with the sums is no faster for large
-    heads on an H100: docs/gpu.md.
+    heads on an H100: benchmarks/results/README.md.
     """
     parts: dict[int, list[Tensor]] = defaultdict(list)  # by their first row
     z_token = torch.empty(len(hidden), device=hidden.device)
