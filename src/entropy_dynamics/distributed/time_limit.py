@@ -16,7 +16,7 @@ import torch
 from entropy_dynamics.distributed.ranks import Ranks
 
 MARGIN = 120.0  # seconds, in addition to a checkpoint and a step twice as long as any so far [ours]
-BYTES_PER_SECOND = 0.3e9  # for writing, flushing and hashing a checkpoint; 0.33e9 beside an H200 (benchmarks/results/README.md)
+BYTES_PER_SECOND = 0.3e9  # to write, flush and hash a checkpoint; 0.33e9 beside an H200 (benchmarks/results/README.md)
 
 
 class TimeLimit:
