@@ -28,7 +28,6 @@ from entropy_dynamics.distributed.devices import claim_devices
 from entropy_dynamics.distributed.launch import acts_for_stage, launched, run_on_ranks
 from entropy_dynamics.distributed.lock import held
 from entropy_dynamics.errors import UserError, nearest
-from entropy_dynamics.results.files import read_json
 from entropy_dynamics.results.layout import Layout
 
 if TYPE_CHECKING:
@@ -170,8 +169,6 @@ def train(options: argparse.Namespace) -> None:
     if is_plain_toy and not launched() and (note := released_settings(options.scale, options.method)):
         print(note, file=sys.stderr)
     _check_chain(options, "train", options.model, options.method, options.seed)
-    if acts_for_stage() and (size := _toy_size(layout, options)):
-        print(f"{options.model} runs as a toy model of {size} M parameters", file=sys.stderr)
     lock = layout.lock(options.model, options.method, options.seed)
     # before torch is imported, so that a run that another job is writing is refused at once
     with held(lock) if acts_for_stage() else nullcontext(), _ranks(config, options) as ranks:
@@ -181,16 +178,6 @@ def train(options: argparse.Namespace) -> None:
             run = train(config, layout, options.method, options.seed, ranks)
             if ranks.is_main:
                 print(run, layout.evaluation(options.model, options.method, options.seed), sep="\n")
-
-
-def _toy_size(layout: Layout, options: argparse.Namespace) -> str | None:
-    """Of a toy model whose run can start, '0.13'."""
-    facts, rates = layout.facts(options.model, BASE, options.seed), layout.pass_rates(options.seed)
-    run = options.model, options.method, options.seed
-    made = layout.run(*run).exists() or layout.evaluation(*run).exists()
-    if made or not (facts.is_file() and rates.is_file()) or not (base := read_json(facts))["toy"]:
-        return None
-    return f"{base['parameters'] / 1e6:.2f}"
 
 
 def evaluate(options: argparse.Namespace) -> None:

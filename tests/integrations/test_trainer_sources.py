@@ -1,4 +1,4 @@
-"""The pages' lines fit the newest wheels of the trainers that cannot run here: `make test-trainer-sources`.
+"""The page's lines fit the newest wheels of the trainers that cannot run here: `make test-trainer-sources`.
 
 ENTROPY_DYNAMICS_WHEELS names a folder with the wheels; without it the tests are skipped.
 """
@@ -11,14 +11,18 @@ from pathlib import Path
 
 import pytest
 
-PAGES = Path(__file__).parents[2] / "docs" / "integrations"
+PAGE = (Path(__file__).parents[2] / "docs" / "integrations" / "others.md").read_text()
 WHEELS = Path(os.environ.get("ENTROPY_DYNAMICS_WHEELS", "no folder"))
-# wheel -> page, function, and what stands in the line before or after which the page's lines go
+# wheel -> section of the page, function, and what stands in the line before or after which the page's lines go
 TRAINERS = {
-    "openrlhf": ("openrlhf", "training_step", "self.actor_loss_fn("),
+    "openrlhf": ("OpenRLHF", "training_step", "self.actor_loss_fn("),
     "ms_swift": ("ms-swift", "_compute_loss_and_metrics", "advantages = grpo_batch.advantages"),
-    "skyrl": ("skyrl", "_forward_backward_micro", "= current_loss_fn("),
+    "skyrl": ("SkyRL", "_forward_backward_micro", "= current_loss_fn("),
 }
+
+
+def section(name: str) -> str:
+    return PAGE.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
 
 
 def wheel(name: str) -> zipfile.ZipFile:
@@ -40,7 +44,7 @@ def names(tree: ast.AST, kind: type[ast.expr_context]) -> set[str]:
 @pytest.mark.parametrize("name", TRAINERS)
 def test_the_lines_of_the_page_fit_the_newest_wheel(name):
     page, function, place = TRAINERS[name]
-    text, archive = (PAGES / f"{page}.md").read_text(), wheel(name)
+    text, archive = section(page), wheel(name)
     source = read(archive, re.search(r"`([\w/]+\.py)`", text)[1])
     [found] = [
         node
@@ -56,5 +60,5 @@ def test_the_lines_of_the_page_fit_the_newest_wheel(name):
 
 
 def test_unsloth_still_returns_hidden_states_where_the_page_says():
-    place = re.search(r"`(unsloth/models/llama\.py):(\d+)`", (PAGES / "unsloth.md").read_text())
+    place = re.search(r"`(unsloth/models/llama\.py):(\d+)`", section("Unsloth"))
     assert "UNSLOTH_RETURN_HIDDEN_STATES" in read(wheel("unsloth"), place[1]).splitlines()[int(place[2]) - 1]

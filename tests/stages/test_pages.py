@@ -124,7 +124,7 @@ def test_own_data_trains_as_a_scale_of_its_own(tmp_path):
     layout = Layout(folder / "results/mine")
     assert len(load_problems(layout.problems("train"))) == 30
     assert layout.figure("figure4", "png").is_file()
-    assert all(layout.samples(MODEL, method, 0, "dapo500").is_file() for method in ("grpo", "clip_b"))
+    assert all(layout.evaluation_file(MODEL, method, 0, "dapo500").is_file() for method in ("grpo", "clip_b"))
 
 
 @pytest.mark.parametrize("rows", [31, 40])

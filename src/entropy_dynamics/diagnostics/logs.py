@@ -10,24 +10,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from entropy_dynamics.config import read_yaml
 from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.results.files import check_utf8, loads, read_json_lines, read_parquet
 from entropy_dynamics.results.layout import METRICS
 
-ENTROPY = (  # also with the prefix `train/`, which loggers add
-    "entropy",  # ours, TRL
-    "actor/entropy",  # verl
-    "entropy/all/mean",  # prime-rl
-    "policy/policy_entropy",  # SkyRL
-    "entropy/mean",  # ms-swift
-    "entropy_loss",  # OpenRLHF and slime: the mean entropy, whose loss has the other sign
-    "approx_entropy",  # NeMo RL: an estimate from the sampled tokens
-    "optim/entropy",  # Tinker: -log p of the sampled tokens
-)
-STEPS = (
-    *("step", "train/global_step", "training/global_step", "global_step", "trainer/global_step", "_step", "Step"),
-    "global_step/max_steps",  # ms-swift, such as 7/60
-)
+NAMES = read_yaml(Path(__file__).with_name("names.yaml"))
+ENTROPY, STEPS = tuple(NAMES["entropy"]), tuple(NAMES["step"])
 # The axis of a panel that W&B exports, such as train/step.
 AXIS = re.compile(r"(?!.*(time|timing|per[_ ]))(.+[/._ ])?(step|iteration)", re.IGNORECASE)
 MISSING = ("", "NA", "N/A", "n/a", "#N/A", "<NA>", "null", "NULL", "None")  # in CSV; pandas' own list also has NaN

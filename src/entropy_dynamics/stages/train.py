@@ -1,5 +1,6 @@
 """A training run: from the base model and the kept problems to policy, metrics, provenance and evaluation samples."""
 
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -110,6 +111,7 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
         checkpoints = checkpoints_of(method_name, config.training.steps)
         shorter = shorter_runs(method_name, dict(config.training)).items()
         left = {steps: (layout.lock(model_name, name, seed), checkpoints_of(name, steps)) for name, steps in shorter}
+        _say_what_runs(model_name, base, ranks)
         try:
             rows = trainer.run(f"{model_name} {method_name} seed {seed}", checkpoints, trackers.log, left)
         except NotFiniteError as error:
@@ -145,6 +147,14 @@ def _inputs(config: RunConfig, layout: Layout, out: Path, seed: int, ranks: Rank
     check_inputs(layout, out / METRICS, needed | {pass_rates: f"pass_rates --seed {filtered}"})
     pass_gate(config, layout, filtered, ranks)
     return check_directory(base, config), pass_rates
+
+
+def _say_what_runs(model: str, base: Path, ranks: Ranks) -> None:
+    """So that nobody takes a toy for the model whose name it has."""
+    facts = read_json(base / FACTS)
+    if ranks.is_main and facts.get("toy"):
+        size = facts["parameters"] / 1e6
+        print(f"{model} runs as a toy model of {size:.2f} M parameters", file=sys.stderr)
 
 
 def _kept_problems(config: RunConfig, file: Path, pass_rates: Path) -> list[Problem]:
