@@ -142,7 +142,7 @@ clean:  ## remove results and caches, but not the environments
 .venv-trl/ready: pyproject.toml
 	$(CHECK_PYTHON)
 	$(PYTHON) -m venv .venv-trl
-	.venv-trl/bin/python -m pip install --quiet ".[trl]" "pytest>=9"
+	.venv-trl/bin/python -m pip install --quiet ".[trl]" torch==2.13.0 "pytest>=9"  # the lock's torch; newest.yml takes the newest
 	@touch $@
 
 # Neither trainer's full requirements: those for its engines and clusters are not needed here and require a GPU.
