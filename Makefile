@@ -149,6 +149,6 @@ clean:  ## remove results and caches, but not the environments
 .venv-verl/ready: pyproject.toml
 	$(CHECK_PYTHON)
 	$(PYTHON) -m venv .venv-verl
-	.venv-verl/bin/python -m pip install --quiet . "pytest>=9" "verl[verl-core]>=0.9.1,<0.10"
+	.venv-verl/bin/python -m pip install --quiet . torch==2.13.0 "pytest>=9" "verl[verl-core]>=0.9.1,<0.10"
 	.venv-verl/bin/python -m pip install --quiet --no-deps "trinity-rft>=0.6,<0.7"
 	@touch $@
