@@ -47,7 +47,8 @@ def test_a_run_ended_twice_gives_the_bytes_of_an_undisturbed_one(small_results, 
         time.sleep(0.01)
     process.send_signal(signal.SIGURG)
     go_on.touch()
-    first, *said = [line for line in process.stderr.read().splitlines() if f"/{STEPS} " not in line]
+    toy, first, *said = [line for line in process.stderr.read().splitlines() if f"/{STEPS} " not in line]
+    assert "runs as a toy model" in toy
     assert first.endswith("resumes from the checkpoint after step 2")
     assert process.wait() == 75
     [step] = re.fullmatch(
