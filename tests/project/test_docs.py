@@ -6,8 +6,11 @@ import re
 import runpy
 import sys
 import types
+from itertools import product
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from conftest import ROOT
@@ -62,6 +65,30 @@ def test_a_list_follows_its_files(tmp_path, monkeypatch):
     row = next(row for row in lists.published_runs().splitlines() if "[x]" in row)
     assert "| 50 to 54 | Z80 |" in row
     assert ": 13, 3, 7 |" in row
+
+
+def test_all_runs_together_weigh_seeds_alike(tmp_path, monkeypatch):
+    """Seeds gain 25, 50 and 75 points: a copy counts once, a run on another processor is averaged."""
+    monkeypatch.setattr(lists, "REFERENCE", tmp_path)
+
+    def write(folder: str, gains: dict[int, int]) -> None:
+        rows = [
+            {"model": model, "method": method, "seed": seed, "temperature": np.float32(at), "dataset": name}
+            | {"problem": 0, "correct": (gain if method == "clip_v" else 0), "samples": 4}
+            for model, name, at in product(lists.TOYS, lists.SETS, (0.0, 0.7))
+            for method, (seed, gain) in product(("grpo", "clip_b", "clip_v"), gains.items())
+        ]
+        (tmp_path / folder).mkdir(parents=True)
+        pd.DataFrame(rows).to_parquet(tmp_path / folder / "counts.parquet")
+
+    write("laptop/paper/a", {0: 1, 1: 2, 2: 2})
+    write("laptop/controls/copy", {0: 1, 1: 2, 2: 2})
+    write("laptop/paper/other", {2: 4})
+    write("desk/paper/a", {0: 1, 1: 1, 2: 1})
+    row = next(line for line in lists.evidence().splitlines() if "Clip_V: Avg@K" in line)
+    every, small, large, below = (cell.strip() for cell in row.split("|")[2:6])
+    assert (every.split()[0], small, large.split()[0]) == ("+37.5", "+50.0 [−12.1, 112.1]", "+25.0")
+    assert below == "0 of 6"
 
 
 # ---------------------------------------------------------------- links

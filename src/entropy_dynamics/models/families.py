@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedConfig, PreTrainedModel
 
-VOCABULARY = 64  # of the random model, whose blocks are as wide as the real ones
+VOCABULARY = 64  # size of the random model; its blocks have the real width
 TOLERANCE = 1e-3  # nats; fp32 differs by 1e-5
 COUNTED = 0.02  # biases and norms that `parameters` leaves out are less of a model
 CHANGED_LOGITS = ("final_logit_softcapping", "logits_scaling", "logit_scale")

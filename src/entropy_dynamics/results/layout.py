@@ -40,7 +40,7 @@ class Layout:
 
     root: Path
     settings: tuple[str, ...] = ()
-    """Of --set, as commands in messages repeat them."""
+    """The values of --set, which commands in messages repeat."""
 
     @classmethod
     def of(cls, scale: str, results: Path | str = "results", settings: Sequence[str] = ()) -> "Layout":
