@@ -44,9 +44,9 @@ workflow-report: .venv/ready  ## Snakemake's report, results/<scale>/workflow.ht
 docs: .venv-docs/ready  ## the documentation site, its links checked: build/site/index.html
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs --quiet build
 
-notebooks: .venv/ready  ## JupyterLab in the browser: the theory with sliders, and a run from inside
+notebooks: .venv/ready  ## JupyterLab in the browser: a first run, a run from inside, and the theory with sliders
 	$(BIN)/python -m pip install --quiet $(TORCH_FROM) -e ".[notebooks]"
-	$(BIN)/jupyter lab --ServerApp.root_dir="$$PWD" notebooks/theory.ipynb
+	$(BIN)/jupyter lab --ServerApp.root_dir="$$PWD" notebooks/first_run.ipynb
 
 test: .venv/ready  ## all tests, including the whole smoke scale; those of vLLM are skipped
 	$(PYTEST) --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder  # in the order of tests/conftest.py

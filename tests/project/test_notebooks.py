@@ -1,6 +1,9 @@
 """The notebooks run from the first cell to the last, and are saved without what they print."""
 
+import json
 import re
+import shutil
+from html import unescape
 from pathlib import Path
 
 import nbformat
@@ -19,16 +22,16 @@ from entropy_dynamics.tasks.files import write_problems
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
-def executed(name: str) -> nbformat.NotebookNode:
+def executed(name: str, project: Path = ROOT) -> nbformat.NotebookNode:
     notebook = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
-    NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(ROOT / "notebooks")}}).execute()
+    NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(project / "notebooks")}}).execute()
     return notebook
 
 
 def shown(notebook: nbformat.NotebookNode, kind: str) -> list[str]:
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
-    if kind == "stdout":
-        return [output["text"] for output in outputs if output.get("name") == "stdout"]
+    if kind in ("stdout", "stderr"):
+        return [output["text"] for output in outputs if output.get("name") == kind]
     return [output["data"][kind] for output in outputs if kind in output.get("data", {})]
 
 
@@ -60,11 +63,35 @@ def test_saved_without_outputs(path):
 
 
 def test_the_badge_opens_the_notebook_of_the_repository_that_it_installs():
-    text = (ROOT / "notebooks/theory.ipynb").read_text()
-    opened = re.findall(r"colab\.research\.google\.com/github/([\w.-]+/[\w.-]+)/blob/main/([\w./]+)", text)
-    installed = re.findall(r"git\+https://github\.com/([\w.-]+/[\w.-]+)", text)
-    assert opened
-    assert {(name, "notebooks/theory.ipynb") for name in installed} == set(opened)
+    opened = r"colab\.research\.google\.com/github/([\w.-]+/[\w.-]+)/blob/main/([\w./]+)"
+    in_readers_hands = [*re.findall(opened, (ROOT / "docs/first-run.md").read_text())]
+    for name in ("theory", "first_run"):
+        text = (ROOT / f"notebooks/{name}.ipynb").read_text()
+        installed = re.findall(r"https://github\.com/([\w.-]+/[\w.-]+)", text)
+        in_readers_hands += (badges := re.findall(opened, text))
+        assert {(repository, f"notebooks/{name}.ipynb") for repository in installed} == set(badges) != set()
+    assert len({repository for repository, _ in in_readers_hands}) == 1
+
+
+def test_first_run(monkeypatch, smoke_project, tmp_path):
+    """At the smoke scale, whose other runs are there: the notebook trains one, draws and shows."""
+    project = shutil.copytree(smoke_project, tmp_path / "project", symlinks=True)
+    shutil.copytree(ROOT / "notebooks", project / "notebooks")
+    run = project / "results/smoke/runs" / MODEL / "clip_b/seed0"
+    before = (run / "metrics.parquet").read_bytes()
+    for folder in (run, project / "results/smoke/samples" / MODEL / "clip_b"):
+        shutil.rmtree(folder)
+    monkeypatch.setenv("SCALE", "smoke")
+    notebook = executed("first_run", project)
+    assert "learning is ready: results/smoke/figures/learning.png" in "".join(shown(notebook, "stderr"))
+    assert (run / "metrics.parquet").read_bytes() != before  # its wall times
+    assert len(shown(notebook, "image/png")) == 1
+    [frame] = shown(notebook, "text/html")
+    page = unescape(re.search('srcdoc="([^"]*)"', frame)[1])
+    assert page == (project / "results/smoke/report.html").read_text()
+    assert 'id="samples"' in page
+    sampled = json.loads(re.search('id="data">(.*?)</script>', page, re.DOTALL)[1])
+    assert (MODEL, "clip_b") in {(of["model"], of["method"]) for of in sampled}
 
 
 def test_theory(monkeypatch):
