@@ -27,13 +27,6 @@ ELSEWHERE = {  # what no published file has -> where it is from
         "-1.4 [-2.4, -0.4]": "docs/reference/first/claims.md of commit 6c81e3b6, an earlier study",
         "-1.6 [-2.8, -0.4]": "docs/reference/second/claims.md of commit 6c81e3b6",
     },
-    "docs/theory.md": {
-        "0.35 [0.22, 0.49]": "pilot seeds, whose runs are not published",
-        "0.89 [0.85, 0.93]": "pilot seeds",
-        "0.73 [0.57, 0.89]": "pilot seeds",
-        "0.94 [0.91, 0.97]": "pilot seeds",
-        "0.42 [0.27, 0.56]": "pilot seeds",
-    },
 }
 
 
