@@ -33,7 +33,7 @@ expect(
     threads=SCALE_CONFIG.threads if SCALE_CONFIG.hardware.device == "cpu" else None,
     no_rule_for=lambda target: JOBS.no_rule_for(target, list(workflow.rules)),
     changes=JOBS.changes,
-    page=[Path(sys.executable).with_name("entropy-dynamics").as_posix(), *PAGE.split()],
+    page=[sys.executable, "-P", "-m", "entropy_dynamics.cli", *PAGE.split()],
 )
 
 # Rules call the `entropy-dynamics` beside this Snakemake, whether its environment is activated or not.
