@@ -24,7 +24,7 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 def executed(name: str, project: Path = ROOT) -> nbformat.NotebookNode:
     notebook = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
-    NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(project / "notebooks")}}).execute()
+    NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(project / "notebooks")}}).execute()
     return notebook
 
 
