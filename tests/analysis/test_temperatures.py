@@ -14,6 +14,7 @@ from entropy_dynamics.config import load_config
 from entropy_dynamics.experiments.claims import input_files, load_claims
 from entropy_dynamics.experiments.load import Run
 from entropy_dynamics.results.files import write_parquet
+from single_claims import no_interval
 from synthetic_results import DATASETS, MODEL, ROOT, SCALE, SEEDS, evaluation_frame
 
 FIVE = SEEDS | {"tables": 5}
@@ -176,10 +177,19 @@ def test_missing_evaluations_are_named(project):
     found = found_in(project, "matched_pass_clip_b_qwen2.5")
     assert found.verdict == "inconclusive"
     assert found.reason == f"evaluations/{MODEL}/grpo/seed1/T1/aime25.parquet is missing"
+    assert no_interval(found)
     Run(MODEL, "grpo", 1).evaluation_file(project / SCALE, "validation", 1.0).unlink()
     best = found_in(project, "best_clip_b_qwen2.5")
     assert best.reason.startswith(f"evaluations/{MODEL}/grpo/seed1/T1/validation.parquet is missing")
     assert "greedy" not in best.reason
+
+
+def test_temperatures_that_the_scale_lacks_are_named(tmp_path):
+    copy_configs(tmp_path, [])
+    write_policies(tmp_path, {"grpo": {0.7: (0.6, 0.45)}, "clip_b": {0.7: (0.6, 0.45)}})
+    greedy, matched = (found_in(tmp_path, f"{name}_clip_b_qwen2.5") for name in ("greedy", "matched_pass"))
+    assert greedy.reason == "this scale has no evaluations at temperature 0"
+    assert matched.reason == "this scale has evaluations at temperature 0.7 alone"
 
 
 def test_inputs_at_the_temperatures_that_the_scale_has(project, tmp_path_factory):
