@@ -273,6 +273,7 @@ def test_metrics_of_scores_by_hand(tmp_path):
     assert (found["avg"].low, found["avg"].high) == pytest.approx((by_hand.low, by_hand.high))
 
 
+@pytest.mark.filterwarnings("error")
 def test_all_k_and_thirds_of_difficulty(tmp_path):
     """Clip_B solves the hard third, GRPO the easy one, as often per sample elsewhere."""
     base = np.repeat([[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0]], 2, axis=0).astype(bool)
