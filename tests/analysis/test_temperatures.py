@@ -162,8 +162,10 @@ def test_each_method_at_its_own_best_temperature(project):
 
 @pytest.mark.parametrize(("rate", "further", "verdict"), [(0.5, [1], "holds"), (0.41, [0, 0.4, 1], "inconclusive")])
 def test_at_equal_pass(tmp_path, rate, further, verdict):
-    """65 % of the problems, halfway between GRPO at 0.7 and 1.0, where the frontier has 26.1 % (with seeds 0 to 2). GRPO's
-    greedy decoding, with one sample per problem, is no point of the frontier."""
+    """65 % of the problems, halfway between GRPO at 0.7 and 1.0, where the frontier has 26.1 % (with seeds 0 to 2).
+
+    Greedy decoding, with one sample per problem, is no point of the frontier.
+    """
     copy_configs(tmp_path, further)
     write_policies(tmp_path, {"grpo": GRPO | {0.0: (0.9, 1.0)}, "clip_b": GRPO | {0.7: (0.65, rate)}})
     found = found_in(tmp_path, "matched_pass_clip_b_qwen2.5")
