@@ -38,7 +38,7 @@ PACKAGE = "entropy_dynamics"
 SOURCE = ROOT / "src" / PACKAGE
 TESTS = {  # the quick ones first: a mutant is done with at the first test that fails
     "analysis/envelope": ["envelope", "left"],
-    "analysis/scores": ["extra_figures", "tables", "matched"],
+    "analysis/scores": ["scores", "extra_figures", "tables", "matched"],
     "analysis/statistics": ["statistics"],
     "analysis/verdicts": ["verdicts", "paper_claims", "temperatures", "points", "left"],
     "core/advantages": ["advantages", "critic"],

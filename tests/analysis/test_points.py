@@ -55,6 +55,15 @@ def test_pass_at_equal_avg_is_that_of_the_best_point_on_the_path(tmp_path, share
     assert of_avg.interval.value == pytest.approx(100 * ((share + 0.01) * 0.3 - 0.81 * 0.4), abs=2)
 
 
+@pytest.mark.parametrize("solved", [1.0, 0.9])
+def test_a_path_that_lacks_the_avg_is_compared_at_its_nearest_point(tmp_path, solved):
+    levels = {("clip_b", 0.7): (1.0, 1.0), ("grpo", 1.0): (solved, 1.0)}
+    result = found(tmp_path, levels, against={"grpo": "tables"})
+    assert "clip_b at 0.7" in result.reason
+    assert result.reason.endswith("grpo at 1")
+    assert ("no point has that Avg@K on the validation set, the nearest is compared" in result.reason) == (solved < 1)
+
+
 def test_each_path_at_its_own_best_point(tmp_path):
     """GRPO's highest Pass@K is at the end and 1.15, its highest Avg@K at step 10; Clip_B's are at step 30 and 1.6."""
     runs = {"clip_b": "tables", "clip_b@training.steps=30": "tables"}

@@ -14,6 +14,7 @@ from entropy_dynamics.config import load_config
 from entropy_dynamics.experiments.claims import input_files, load_claims
 from entropy_dynamics.experiments.load import Run
 from entropy_dynamics.results.files import write_parquet
+from single_claims import no_interval
 from synthetic_results import DATASETS, MODEL, ROOT, SCALE, SEEDS, evaluation_frame
 
 FIVE = SEEDS | {"tables": 5}
@@ -161,13 +162,32 @@ def test_each_method_at_its_own_best_temperature(project):
 
 @pytest.mark.parametrize(("rate", "further", "verdict"), [(0.5, [1], "holds"), (0.41, [0, 0.4, 1], "inconclusive")])
 def test_at_equal_pass(tmp_path, rate, further, verdict):
-    """65 % of the problems, halfway between GRPO at 0.7 and 1.0, where the frontier has 26.1 % (with seeds 0 to 2)."""
+    """65 % of the problems, halfway between GRPO at 0.7 and 1.0, where the frontier has 26.1 % (with seeds 0 to 2).
+
+    Greedy decoding, with one sample per problem, is no point of the frontier.
+    """
     copy_configs(tmp_path, further)
-    write_policies(tmp_path, {"grpo": GRPO, "clip_b": GRPO | {0.7: (0.65, rate)}})
+    write_policies(tmp_path, {"grpo": GRPO | {0.0: (0.9, 1.0)}, "clip_b": GRPO | {0.7: (0.65, rate)}})
     found = found_in(tmp_path, "matched_pass_clip_b_qwen2.5")
     frontier = (0.61 * 0.45 + 0.71 * 0.35) / 2
     assert (found.verdict, found.interval.value) == (verdict, pytest.approx(100 * (0.66 * rate - frontier), abs=1))
     assert found.seeds == 5
+
+
+def test_seeds_off_the_frontier_are_counted(tmp_path):
+    """GRPO can solve 60 to 70 % of the problems."""
+    copy_configs(tmp_path, [1])
+    grpo = {0.7: GRPO[0.7], 1.0: GRPO[1.0]}
+    for seed, share in enumerate([0.95, 0.95, 0.2, 0.65, 0.65]):
+        for temperature, (of_grpo, rate) in grpo.items():
+            for method, (solvable, of_each) in {"grpo": (of_grpo, rate), "clip_b": (share, 0.4)}.items():
+                for dataset in DATASETS:
+                    rates = np.where(np.arange(200) < 200 * solvable, of_each, 0)
+                    write(tmp_path, method, seed, temperature, rates, dataset)
+    found = found_in(tmp_path, "matched_pass_clip_b_qwen2.5")
+    above = "grpo does not reach the Pass@K of clip_b at any temperature in 2 of 5 seeds"
+    assert found.reason == f"{above}; the Pass@K of clip_b is below the frontier of grpo in 1 of 5 seeds"
+    assert no_interval(found)
 
 
 def test_missing_evaluations_are_named(project):
@@ -176,10 +196,19 @@ def test_missing_evaluations_are_named(project):
     found = found_in(project, "matched_pass_clip_b_qwen2.5")
     assert found.verdict == "inconclusive"
     assert found.reason == f"evaluations/{MODEL}/grpo/seed1/T1/aime25.parquet is missing"
+    assert no_interval(found)
     Run(MODEL, "grpo", 1).evaluation_file(project / SCALE, "validation", 1.0).unlink()
     best = found_in(project, "best_clip_b_qwen2.5")
     assert best.reason.startswith(f"evaluations/{MODEL}/grpo/seed1/T1/validation.parquet is missing")
     assert "greedy" not in best.reason
+
+
+def test_temperatures_that_the_scale_lacks_are_named(tmp_path):
+    copy_configs(tmp_path, [])
+    write_policies(tmp_path, {"grpo": {0.7: (0.6, 0.45)}, "clip_b": {0.7: (0.6, 0.45)}})
+    greedy, matched = (found_in(tmp_path, f"{name}_clip_b_qwen2.5") for name in ("greedy", "matched_pass"))
+    assert greedy.reason == "this scale has no evaluations at temperature 0"
+    assert matched.reason == "this scale has evaluations at temperature 0.7 alone"
 
 
 def test_inputs_at_the_temperatures_that_the_scale_has(project, tmp_path_factory):

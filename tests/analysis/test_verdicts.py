@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from entropy_dynamics.analysis.statistics import Interval, score_interval
-from entropy_dynamics.analysis.verdicts import Finding, correct_primary
+from entropy_dynamics.analysis.verdicts import VERDICTS, Finding, correct_primary
 from entropy_dynamics.experiments.claims import load_claims
 from entropy_dynamics.experiments.load import Run
 from entropy_dynamics.results.files import write_json
@@ -79,7 +79,7 @@ def test_an_inconclusive_claim_says_how_many_seeds_it_needs(tmp_path, spread, ta
 
 def test_collapse_by_hand(tmp_path):
     for seed, end in enumerate([0.14, 0.15, 0.16, 0.05, 0.155]):
-        entropy = np.r_[np.full(4, 0.3), np.full(32, 7.0), np.full(4, end)]  # first and last tenth of 40 steps
+        entropy = np.r_[0.1, 0.3, 0.3, 0.5, np.full(32, 7.0), np.full(4, end)]  # first and last tenth of 40 steps
         write_curve(tmp_path, "grpo", seed, entropy=entropy)
     found = finding(GRPO | {"statistic": "drop", "columns": ["entropy"], "above": 1 / 3}, tmp_path)
     assert (found.verdict, found.interval.value) == ("holds", pytest.approx(0.5))
@@ -143,6 +143,7 @@ def test_a_correlation_over_the_measured_steps(tmp_path):
         assert few.reason == f"the {statistic} of grpo is undefined on these steps (7, and it takes 8)"
 
 
+@pytest.mark.filterwarnings("error")
 def test_statistics_that_zeros_leave_undefined(tmp_path):
     for seed in range(5):
         write_curve(tmp_path, "grpo", seed, grad_norm=0.0, s_star_mean=0.0)
@@ -216,6 +217,15 @@ def test_means_ratios_and_absolute_ratios_by_hand(tmp_path):
     assert finding(of_batch | {"below": 3.16e-3}, tmp_path).verdict == "does not hold"
 
 
+def test_a_difference_of_ratios_by_hand(tmp_path):
+    """0.3 / 0.6 - 0.1 / 0.4."""
+    columns = {"cov_all": 0.3, "cov_pos": 0.6, "s_star_mean": 0.1, "s_centered_mean": 0.4}
+    for seed in range(5):
+        write_curve(tmp_path, "grpo", seed, **columns)
+    found = finding(GRPO | {"statistic": "ratio_difference", "columns": [*columns], "above": 0}, tmp_path)
+    assert list(found.by_seed) == pytest.approx([0.25] * 5)
+
+
 @pytest.mark.parametrize(("level", "verdict"), [(0.6, "holds"), (0.41, "inconclusive")])
 def test_gains_in_scores(tmp_path, level, verdict):
     steps = np.array([-0.01, 0, 0.01, 0.02, -0.02])
@@ -263,6 +273,7 @@ def test_metrics_of_scores_by_hand(tmp_path):
     assert (found["avg"].low, found["avg"].high) == pytest.approx((by_hand.low, by_hand.high))
 
 
+@pytest.mark.filterwarnings("error")
 def test_all_k_and_thirds_of_difficulty(tmp_path):
     """Clip_B solves the hard third, GRPO the easy one, as often per sample elsewhere."""
     base = np.repeat([[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0]], 2, axis=0).astype(bool)
@@ -324,6 +335,22 @@ def test_several_methods_on_one_side_count_as_their_mean(tmp_path):
 )
 def test_an_interval_that_touches_the_threshold_decides_nothing(ends, claimed, verdict):
     assert Finding(Interval(sum(ends) / 2, *ends)).decide(*claimed).verdict == verdict
+    assert verdict in VERDICTS
+
+
+@pytest.mark.parametrize(
+    ("interval", "reason"),
+    [
+        (Interval(0.0, seeds=5), "the runs do not differ at all, so the spread between them is unknown"),
+        (Interval(0.0), "a data set has one problem, so the spread of problems is unknown"),
+        (
+            Interval(0.0, seeds=5, parts=(Interval(0.0), Interval(0.0, -1, 1, seeds=5))),
+            "a data set has one problem, so the spread of problems is unknown",
+        ),
+    ],
+)
+def test_why_an_effect_has_no_interval(interval, reason):
+    assert Finding(interval).decide(0, np.inf).reason == reason
 
 
 def test_the_reason_names_two_obstacles_and_counts_the_rest():
