@@ -197,6 +197,16 @@ def test_wide_logits(vocabulary, kind):
     check(stats, expected, rtol=1e-5, atol=1e-5 if far else 1e-6)
 
 
+@pytest.mark.parametrize("vocabulary", [200, 5003])
+def test_half_precision_loses_no_bit(vocabulary):
+    """Logits in bf16 give what the same logits in fp32 give, log p of the most likely tokens included."""
+    logits, tokens = make_logits(9, vocabulary)
+    half = logits.bfloat16()
+    ours, theirs = (token_stats(of, tokens, temperature=0.7, top=4) for of in (half, half.float()))
+    for name in (*FIELDS, "top_logp"):
+        assert torch.equal(getattr(ours, name), getattr(theirs, name)), name
+
+
 @pytest.mark.parametrize("entropy_gradient", [False, True])
 @pytest.mark.parametrize("vocabulary", [200, 5003, 151_936])
 def test_minus_infinity_is_a_token_that_is_not_there(vocabulary, entropy_gradient):
