@@ -196,7 +196,7 @@ def stored_as(scale: str, model: str, method: str, configs: Path = CONFIGS) -> s
 
 def shorter_runs(method: str, training: Mapping[str, Any]) -> dict[str, int]:
     """The runs to which a run with this `training` section leaves its policies (`keep_steps`): method -> steps."""
-    kept = [] if "@" in method else training.get("keep_steps", [])
+    kept = [] if split_method(method)[1] else training.get("keep_steps", [])
     return {f"{method}@training.steps={steps}": steps for steps in kept if steps < training["steps"]}
 
 
@@ -204,7 +204,7 @@ def configured_shorter_runs(
     scale: str, model: str, method: str, overrides: Iterable[str] = (), configs: Path = CONFIGS
 ) -> dict[str, int]:
     """The `shorter_runs` of a run that has not been trained, without importing torch."""
-    if "@" in method:
+    if split_method(method)[1]:
         return {}
     return shorter_runs(method, dict(_loaded(scale, model, method, overrides, configs, StageConfig)[0].training))
 
@@ -455,9 +455,10 @@ def _overrides(path: Path, configs: Path) -> Iterator[tuple[dict[str, list[str]]
 
 def released_settings(scale: str, method: str, configs: Path = CONFIGS) -> str | None:
     """A note if toy models of a scale run a method with what it sets for models of billions of parameters."""
-    files = _chain(configs, "method", split_method(method)[0])
+    name, parameters = split_method(method)
+    files = _chain(configs, "method", name)
     toys = [name for file in files for names, _ in _overrides(file, configs) for name in names.get("toy", [])]
-    if not toys or "@" in method or {*toys} & {*scale_names(scale, configs)}:
+    if not toys or parameters or {*toys} & {*scale_names(scale, configs)}:
         return None
     return (
         f"this toy model runs with settings for billions of parameters: the overrides in {files[-1]} are for the toy "
