@@ -23,7 +23,7 @@ def second_pass(logp) -> dict[str, torch.Tensor]:
 def of_the_vocabulary(method, logp) -> dict[str, torch.Tensor]:
     """What token_loss gets of it."""
     top_logp = second_pass(logp)["top_logp"]
-    if "engine_top" in method.second_pass():
+    if {"engine_top", "reference"} & method.second_pass().keys():
         return {"top_logp": top_logp, "top_logq": top_logp.detach() - 0.2}
     return {"top_logp": top_logp} if "top" in method.second_pass() else {}
 

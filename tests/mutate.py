@@ -56,7 +56,7 @@ TESTS = {  # the quick ones first: a mutant is done with at the first test that 
     "methods/grpo": ["methods", "golden_run"],
     "methods/placebo": ["placebo"],
     "methods/s_star": ["methods", "golden_run"],
-    "publishing/restore": ["published"],
+    "publishing/restore": ["published", "restored_seeds"],
     "training/critic": ["critic", "training"],
     "training/update": ["staleness", "first_order", "baselines", "training", "golden_run"],
 }

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -25,6 +26,14 @@ Share = Annotated[float, Field(gt=0, le=1)]
 ZeroToOne = Annotated[float, Field(ge=0, le=1)]
 NonNegativeInt = Annotated[int, Field(ge=0, le=LARGEST)]
 Threshold = Annotated[float, Field(gt=0, allow_inf_nan=True)]  # inf: never
+
+
+def path_digits(temperature: float) -> float:
+    """Samples at a temperature are in a folder such as T0.7, so that two are equal if these digits are."""
+    return float(f"{abs(temperature):g}")
+
+
+Temperature = Annotated[float, Field(ge=0), AfterValidator(path_digits)]  # 0 is greedy
 PER_MACHINE = "per machine"  # marks keys that machine.yaml may set: they affect results only by rounding
 LOCATION = "location"  # marks paths that machine.yaml may also set: they replace data or a model
 

@@ -166,7 +166,7 @@ def test_the_paper_s_methods_are_those_that_its_experiments_train():
     shown = {path.stem for path in (ROOT / "configs/method").glob("*.yaml")}
     assert trained <= shown
     variants = {"clip_b_paper", "clip_v_paper", "grpo_binary_reward", "grpo_per_group"}
-    placebos = {"random_mask", "random_mask_v", "low_p_mask", "low_p_mask_v"}
+    placebos = {"random_mask", "random_mask_v", "low_p_mask", "low_p_mask_v", "random_positive"}
     rates = {name for name in shown if name.endswith("_rate")}
     assert shown - trained == variants | placebos | rates
 

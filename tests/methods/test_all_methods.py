@@ -13,7 +13,7 @@ from entropy_dynamics.methods import load_method, method_types
 # Values that act on a batch of a few hundred tokens.
 PARAMS = {"clip_cov": {"ratio": 0.02, "lb": 0.2}, "kl_cov": {"frac": 0.1}, "clip_v": {"mu": 1.0, "max_frac": 0.05}}
 PARAMS |= {name: {"mu": 1.0} for name in ("clip_b", "clip_b_paper", "clip_v_paper", "random_mask", "low_p_mask")}
-PARAMS |= dict.fromkeys(("random_mask_v", "low_p_mask_v"), PARAMS["clip_v"])
+PARAMS |= dict.fromkeys(("random_mask_v", "low_p_mask_v"), PARAMS["clip_v"]) | {"random_positive": PARAMS["clip_cov"]}
 METHODS = sorted(method_types())
 
 

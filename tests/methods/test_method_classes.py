@@ -55,11 +55,12 @@ def test_what_methods_tell_the_trainer():
     """Which compute weights before every update, and what their code reads."""
     methods = {name: load_method(name) for name in method_types()}
     assert {name for name, method in methods.items() if method.per_update} == {
-        *("clip_cov", "kl_cov", "forking_tokens", "repo_r", "steer", "rsi_s", "ce_gppo_authors", "simko")
+        *("clip_cov", "kl_cov", "forking_tokens", "repo_r", "steer", "rsi_s", "ce_gppo_authors", "simko"),
+        "random_positive",
     }
     assert {name for name, method in methods.items() if not method.needs_scores(1)} == {
         *("grpo", "dr_grpo", "pass_at_k", "qae", "cispo", "gspo", "dppo", "ce_gppo", "entropy_bonus"),
-        *("adaptive_entropy", "asym_grpo", "dppo_authors", "qae_authors", "score_centering"),
+        *("adaptive_entropy", "asym_grpo", "dppo_authors", "qae_authors", "score_centering", "reference_kl"),
     }
     assert all(method.needs_scores(2) for method in methods.values())
     with_entropy = {"entropy_bonus", "adaptive_entropy", "w_reinforce_authors", "nsr_authors", "psr_authors"}

@@ -1,4 +1,4 @@
-"""Placebos of Clip_B and Clip_V: as many tokens of the same sign as the reference drops, but others."""
+"""Placebos: as many tokens as the reference drops, but others."""
 
 import pytest
 import torch
@@ -93,3 +93,26 @@ def test_a_placebo_has_the_parameters_of_its_reference_at_every_scale(name, refe
     placebo, expected = (load_config(scale, "qwen3-4b-base", who).method for who in (name, reference))
     assert placebo.params.model_dump() == expected.params.model_dump()
     assert placebo.name == name
+
+
+@pytest.mark.parametrize(
+    ("ratio", "lb", "expected"),
+    [(0.34, 0.0, 2), (0.67, 0.0, 3), (1.0, 0.0, 3), (1.0, 0.9, 1), (1.0, 1.5, 0)],
+)
+def test_random_positive_drops_as_many_as_clip_cov_and_of_correct_answers_alone(ratio, lb, expected):
+    """Two answers of three tokens; means are A = 0 and log p = -2, so A (log p + 2) is 1, -1, 0 and -1, 1/2, 1/2."""
+    logp = torch.tensor([[-1.0, -3.0, -2.0, 9.0], [-1.0, -2.5, -2.5, 9.0]])
+    advantages = torch.tensor([[1.0], [-1.0]]).expand(2, 4)
+    mask = torch.tensor([[1, 1, 1, 0]] * 2).bool()
+    given = TokenStats(logp, -logp, logp, logp), advantages, mask
+    params, seen = {"ratio": ratio, "lb": lb}, set()
+    for seed in range(30):
+        kept, reference = (
+            load_method(name, **params).token_weights(*given, generator=seeded(seed)) != 0
+            for name in ("random_positive", "clip_cov")
+        )
+        dropped = mask & ~kept
+        assert int(dropped.sum()) == int((mask & ~reference).sum()) == expected
+        assert not (dropped & (advantages < 0)).any()
+        seen.add(tuple(dropped[0].tolist()))
+    assert len(seen) == {0: 1, 1: 3, 2: 3, 3: 1}[expected]  # every choice of that many among three

@@ -1,6 +1,5 @@
 """Pages of docs: what docs/lists.py writes, their links, and the hooks of the site."""
 
-import importlib.util
 import json
 import re
 import runpy
@@ -13,12 +12,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import effects
+import lists
 from conftest import ROOT
-
-spec = importlib.util.spec_from_file_location("lists", ROOT / "docs" / "lists.py")
-lists = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(lists)
-
 
 WRITTEN = [page for page in lists.PAGES if lists.PART.search((ROOT / page).read_text(encoding="utf-8"))]
 
@@ -41,8 +37,8 @@ def test_a_gain_from_counts_is_the_verdicts(monkeypatch, claim, plus, minus):
     """The same quantity by the way of `restore` and `controls`."""
     monkeypatch.chdir(ROOT)
     folders = ["laptop/controls/seeds-0-4", "laptop/controls/seeds-50-54"]
-    shown = lists.gain_shown(folders, "pass", plus, minus, lists.TOYS)
-    assert shown == lists.of_claim("laptop/controls/pooled/controls.json", claim)
+    shown = effects.gain_shown(folders, "pass", plus, minus, effects.TOYS)
+    assert shown == effects.of_claim("laptop/controls/pooled/controls.json", claim)
 
 
 def test_a_list_follows_its_files(tmp_path, monkeypatch):
@@ -69,13 +65,13 @@ def test_a_list_follows_its_files(tmp_path, monkeypatch):
 
 def test_all_runs_together_weigh_seeds_alike(tmp_path, monkeypatch):
     """Seeds gain 25, 50 and 75 points: a copy counts once, a run on another processor is averaged."""
-    monkeypatch.setattr(lists, "REFERENCE", tmp_path)
+    monkeypatch.setattr(effects, "REFERENCE", tmp_path)
 
     def write(folder: str, gains: dict[int, int]) -> None:
         rows = [
             {"model": model, "method": method, "seed": seed, "temperature": np.float32(at), "dataset": name}
             | {"problem": 0, "correct": (gain if method == "clip_v" else 0), "samples": 4}
-            for model, name, at in product(lists.TOYS, lists.SETS, (0.0, 0.7))
+            for model, name, at in product(effects.TOYS, effects.SETS, (0.0, 0.7))
             for method, (seed, gain) in product(("grpo", "clip_b", "clip_v"), gains.items())
         ]
         (tmp_path / folder).mkdir(parents=True)
@@ -85,7 +81,7 @@ def test_all_runs_together_weigh_seeds_alike(tmp_path, monkeypatch):
     write("laptop/controls/copy", {0: 1, 1: 2, 2: 2})
     write("laptop/paper/other", {2: 4})
     write("desk/paper/a", {0: 1, 1: 1, 2: 1})
-    row = next(line for line in lists.evidence().splitlines() if "Clip_V: Avg@K" in line)
+    row = next(line for line in effects.evidence().splitlines() if "Clip_V: Avg@K" in line)
     every, small, large, below = (cell.strip() for cell in row.split("|")[2:6])
     assert (every.split()[0], small, large.split()[0]) == ("+37.5", "+50.0 [−12.1, 112.1]", "+25.0")
     assert below == "0 of 6"

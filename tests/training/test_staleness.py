@@ -98,7 +98,7 @@ def checkpoints(folder):
     return Checkpoints(folder, Ranks(), made_from={}, made_by={}, kept=1)
 
 
-@pytest.mark.parametrize("name", ["grpo", "adaptive_entropy", "score_centering"])
+@pytest.mark.parametrize("name", ["grpo", "adaptive_entropy", "score_centering", "reference_kl"])
 def test_a_resumed_run_is_bitwise_the_same(make_trainer, model, tmp_path, name):
     """Its queue is in the checkpoint: the policies that sampled it are gone."""
     changes = {"steps": 7, "staleness": 3, "learning_rate": 1e-2, "checkpoint_every": 2}

@@ -10,9 +10,8 @@ matches only if the model that runs is a toy model. A method may have parameters
 method/clip_b.yaml with these values, and `grpo@training.updates_per_batch=4` sets a key of another section.
 """
 
-import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache, reduce
 from itertools import chain
 from pathlib import Path
@@ -21,6 +20,15 @@ from typing import Any, cast, overload
 from omegaconf import OmegaConf
 from pydantic import BaseModel
 
+from entropy_dynamics.config.layers import CONFIGS as CONFIGS
+from entropy_dynamics.config.layers import Choice, Layer, chain_of, layers_of, merge, read_file, sets, setting, stacked
+from entropy_dynamics.config.layers import config_file as config_file
+from entropy_dynamics.config.layers import known_names as known_names
+from entropy_dynamics.config.layers import method_label as method_label
+from entropy_dynamics.config.layers import read_yaml as read_yaml
+from entropy_dynamics.config.layers import released_settings as released_settings
+from entropy_dynamics.config.layers import scale_names as scale_names
+from entropy_dynamics.config.layers import split_method as split_method
 from entropy_dynamics.config.schema import Config as Config
 from entropy_dynamics.config.schema import RunConfig as RunConfig
 from entropy_dynamics.config.schema import StageConfig as StageConfig
@@ -35,12 +43,6 @@ from entropy_dynamics.results.layout import CONFIG, PROVENANCE
 from entropy_dynamics.results.versions import first_versions
 from entropy_dynamics.sections import LOCATION, PER_MACHINE, Key, NonNegativeInt, PositiveInt, Section, dotted, parse
 
-CONFIGS = Path("configs")
-FOLDERS = {"method": ("", "field", "field/authors")}  # the paper's, others', others' at their released settings
-Layer = dict[str, Any]  # the content of a file or setting; shared by configs, so it is never changed
-Choice = dict[str, Sequence[str | None]]  # scale, toy, model or method -> the names that match it in `for`
-ALTERNATIVES = ("source", "task")  # a section that changes one of these keys replaces the lower section entirely
-REPLACED = {"share": tuple(SHARE_REPLACES), "mu": ("share",)}  # a key -> the keys of lower sections that it replaces
 PROMPTS = ("model.prompt_format", "model.chat_template_kwargs")
 SAMPLED = (*PROMPTS, "sampling.max_prompt_tokens", "sampling.max_new_tokens", "engine")
 FILTER = ("pass_rates.low", "pass_rates.high")  # applied to the measured rates when a run begins
@@ -100,7 +102,7 @@ def _loaded(
         own = str(files.get(str(key[0]), files["scale"])[-1]) if key else ""
         shortest = 2 if len(key) > 1 and key[0] in files else 1  # of `model`, base.yaml sets some keys
         parts = (key[:length] for length in range(len(key), shortest - 1, -1))
-        return next((name for part in parts for name, layer in reversed(layers) if _sets(layer, part)), own)
+        return next((name for part in parts for name, layer in reversed(layers) if sets(layer, part)), own)
 
     config: Config = parse(kind, merged, source)
     machine, allowed = str(configs / "machine.yaml"), marked_keys(PER_MACHINE, LOCATION)
@@ -117,7 +119,7 @@ def _loaded(
     if isinstance(config, StageConfig) and config.model.name != model:
         raise UserError(f"configs/model/{model}.yaml: model.name is {config.model.name!r}; it should be {model!r}")
     large = {str(file) for file in (configs / "base.yaml", *files.get("method", ()))}  # for models of the paper's sizes
-    setters = [name for name, layer in layers if _sets(layer, ("training", "optimizer", "learning_rate"))]
+    setters = [name for name, layer in layers if sets(layer, ("training", "optimizer", "learning_rate"))]
     if isinstance(config, RunConfig) and model in config.toy_models and large.issuperset(setters):
         raise UserError(
             f"{files['scale'][-1]}: the toy model {model} needs a training.optimizer.learning_rate of its own: "
@@ -131,7 +133,7 @@ def check_name(scale: str, model: str, method: str, overrides: Iterable[str], co
     files, given = (_merged(scale, model, method, entries, configs)[0] for entries in ((), overrides))
     said, now = {"method.name": files["method"]["name"]}, dict(flatten(given))
     for entry in settings_in(method):
-        said |= flatten(_entry(entry))
+        said |= flatten(setting(entry))
     for key, value in said.items():
         if now.get(key) != value:
             remedy = "give it in --method" if key == "method.name" else "leave it out, or write it in the name"
@@ -147,23 +149,24 @@ def _merged(
     scale: str, model: str | None, method: str | None, overrides: Iterable[str], configs: Path
 ) -> tuple[dict[str, Any], list[tuple[str, Layer]], dict[str, list[Path]]]:
     """The merged layers, not validated; the layers with their names in messages; the files by kind."""
-    files = {"scale": _chain(configs, "scale", scale)}
+    files = {"scale": chain_of(configs, "scale", scale)}
     if model is not None:
-        files["model"] = _chain(configs, "model", model)
+        files["model"] = chain_of(configs, "model", model)
     name = None
     if method is not None:
-        files["method"] = _chain(configs, "method", name := split_method(method)[0])
+        files["method"] = chain_of(configs, "method", name := split_method(method)[0])
     base, names = configs / "base.yaml", [file.stem for file in files["scale"]]
-    settings = [(f"--set {entry}", _entry(entry)) for entry in (*settings_in(method), *overrides)]
-    toys = _stacked([*map(_read, [base, *files["scale"]]), *(layer for _, layer in settings)]).get("toy_models")
+    settings = [(f"--set {entry}", setting(entry)) for entry in (*settings_in(method), *overrides)]
+    toys = stacked([*map(read_file, [base, *files["scale"]]), *(layer for _, layer in settings)]).get("toy_models")
     is_toy = isinstance(toys, dict) and toys.get(model) is not None
     chosen: Choice = {"scale": names, "toy": names if is_toy else [], "model": [model], "method": [name]}
-    layers = [each for file in [base, *chain.from_iterable(files.values())] for each in _layers(file, chosen, configs)]
+    every = [base, *chain.from_iterable(files.values())]
+    layers = [each for file in every for each in layers_of(file, chosen, configs)]
     if (machine := configs / "machine.yaml").is_file():
         chosen |= {"scale": [scale], "toy": [scale] if is_toy else []}
-        layers += _layers(machine, chosen, configs)
+        layers += layers_of(machine, chosen, configs)
     layers += settings
-    merged = _stacked(layer for _, layer in layers)
+    merged = stacked(layer for _, layer in layers)
     given = {key for _, layer in settings for key, value in flatten(layer) if value is not None}
     bounds = [name for name in SHARE_REPLACES if {"method.params.share", f"method.params.{name}"} <= given]
     if bounds:
@@ -196,7 +199,7 @@ def stored_as(scale: str, model: str, method: str, configs: Path = CONFIGS) -> s
 
 def shorter_runs(method: str, training: Mapping[str, Any]) -> dict[str, int]:
     """The runs to which a run with this `training` section leaves its policies (`keep_steps`): method -> steps."""
-    kept = [] if "@" in method else training.get("keep_steps", [])
+    kept = [] if split_method(method)[1] else training.get("keep_steps", [])
     return {f"{method}@training.steps={steps}": steps for steps in kept if steps < training["steps"]}
 
 
@@ -204,7 +207,7 @@ def configured_shorter_runs(
     scale: str, model: str, method: str, overrides: Iterable[str] = (), configs: Path = CONFIGS
 ) -> dict[str, int]:
     """The `shorter_runs` of a run that has not been trained, without importing torch."""
-    if "@" in method:
+    if split_method(method)[1]:
         return {}
     return shorter_runs(method, dict(_loaded(scale, model, method, overrides, configs, StageConfig)[0].training))
 
@@ -216,7 +219,7 @@ def _plain_run(scale: str, model: str, method: str, configs: Path) -> dict[str, 
 
 @cache  # a command may name the same run thousands of times
 def _settings(parameter: str) -> dict[str, Any]:
-    return dict(flatten(_entry(_dotted(parameter))))
+    return dict(flatten(setting(_dotted(parameter))))
 
 
 def _dotted(parameter: str) -> str:
@@ -292,10 +295,10 @@ def origins(
         merged: dict[Any, Any] = {}
         setters: list[tuple[Any, str]] = []
         for layer_name, layer in layers:
-            merged = _merge(merged, layer)
-            if _sets(layer, path):
+            merged = merge(merged, layer)
+            if sets(layer, path):
                 setters.append((reduce(lambda section, part: section[part], path, cast(Any, layer)), layer_name))
-            elif not _sets(merged, path):  # the section was replaced
+            elif not sets(merged, path):  # the section was replaced
                 setters.clear()
         yield f"{name} is {value}, from {setters[-1][1] if setters else 'the default of its class'}"
         yield from (f"    instead of {value}, from {layer_name}" for value, layer_name in reversed(setters[:-1]))
@@ -320,22 +323,6 @@ def read_config(path: Path) -> Any:
     return read_yaml(path, resolve=True)
 
 
-def scale_names(scale: str, configs: Path = CONFIGS) -> list[str]:
-    """The name of a scale, after the names of the scales it extends, the outermost first."""
-    return [file.stem for file in _chain(configs, "scale", scale)]
-
-
-def _chain(configs: Path, kind: str, name: str) -> list[Path]:
-    """The file of a scale, model or method, after the files that it extends, the outermost first."""
-    chain = [_named(configs, kind, name)]
-    while (parent := _read(chain[0]).get("extends")) is not None:
-        path = _named(configs, kind, parent, chain[0], "extends")
-        if path in chain:
-            raise UserError(f"{chain[0]}: extends is {parent!r}, which extends this file")
-        chain.insert(0, path)
-    return chain
-
-
 class Selection(Section):
     """The keys of `snakemake --config`. The numbers of seeds are those of the scale unless given."""
 
@@ -350,146 +337,3 @@ class Selection(Section):
     def overrides(self) -> list[str]:
         keys = {"seeds": "seeds.tables", "extra_seeds": "seeds.extras", "first_seed": "seeds.first"}
         return [f"{key}={getattr(self, name)}" for name, key in keys.items() if name in self.model_fields_set]
-
-
-def split_method(name: str) -> tuple[str, list[str]]:
-    """'clip_b@mu=1.2,apply_to=both' -> ('clip_b', ['mu=1.2', 'apply_to=both'])."""
-    base, at, params = name.partition("@")
-    entries = params.split(",") if at else []
-    is_formed = re.fullmatch(r"[\w-]+", base) and all(re.fullmatch(r"[\w.]+=[\w.+-]+", entry) for entry in entries)
-    if not is_formed or len({entry.partition("=")[0] for entry in entries}) < len(entries):
-        raise UserError(f"method {name!r} is not of the form name or name@parameter=value,..., each parameter once")
-    return base, entries
-
-
-def known_names(kind: str, configs: Path = CONFIGS) -> list[str]:
-    """The names of all scales, models or methods: the YAML files in their folders."""
-    return sorted({path.stem for folder in _folders(kind, configs) for path in folder.glob("*.yaml")})
-
-
-def config_file(kind: str, name: str, configs: Path = CONFIGS) -> Path | None:
-    """The file of a scale, model or method, or None if there is none. Looks for one file, as runs name thousands."""
-    files = (folder / f"{name}.yaml" for folder in _folders(kind, configs) if "/" not in str(name))
-    return next((file for file in files if os.path.isfile(file)), None)  # False for a name that no file can have
-
-
-def _folders(kind: str, configs: Path) -> list[Path]:
-    return [configs / kind / folder for folder in FOLDERS.get(kind, ("",))]
-
-
-def _named(configs: Path, kind: str, name: str, file: Path | None = None, key: str = "") -> Path:
-    """The file of a scale, model or method. `file` and its `key` are where the name comes from, for the message."""
-    if path := config_file(kind, name, configs):
-        return path
-    if not (known := known_names(kind, configs)):
-        raise UserError(f"no files in {configs / kind}: run this from the root of the repository")
-    before, after = (f"{file}: ", f" in {key}") if file else ("", "")
-    raise UserError(f"{before}unknown {kind} {name!r}{after}{nearest(str(name), known)}")
-
-
-def method_label(method: str, configs: Path = CONFIGS) -> str:
-    """The label in the config of the method or in the one it extends, or else the name; imports no torch."""
-    section = _stacked(map(_read, _chain(configs, "method", method))).get("method")
-    return str(section.get("label", method)) if isinstance(section, dict) else method
-
-
-def read_yaml(path: Path, resolve: bool = False) -> Any:
-    """The content of a YAML file, which is not to be changed. Raises UserError if it is missing or not valid YAML."""
-    try:
-        return _parsed(path.read_text(encoding="utf-8"), resolve)
-    except FileNotFoundError:
-        raise UserError(f"no file {path}: run this from the root of the repository") from None
-    except Exception as error:  # PyYAML's and OmegaConf's; of a single number, an assertion without a text
-        raise UserError(f"{path}: not valid YAML: {_reason(error) or 'a single value'}") from None
-
-
-def _reason(error: Exception) -> str:
-    return " ".join(str(error).partition("full_key:")[0].split())  # the rest is about OmegaConf's objects
-
-
-@cache  # a command may load dozens of configs, most from the same files
-def _parsed(text: str, resolve: bool) -> Any:
-    return OmegaConf.to_container(OmegaConf.create(text), resolve=resolve)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    content = read_yaml(path)
-    if not isinstance(content, dict):
-        raise UserError(f"{path}: a config is a mapping of keys to values")
-    return content
-
-
-def _stacked(layers: Iterable[Layer]) -> Layer:
-    return reduce(_merge, layers, {})
-
-
-def _layers(path: Path, chosen: Choice, configs: Path) -> list[tuple[str, Layer]]:
-    """A file and the entries of its `overrides` whose `for` matches `chosen` in all keys, with names for messages."""
-    layers = [(str(path), {key: value for key, value in _read(path).items() if key not in ("extends", "overrides")})]
-    for names, entry in _overrides(path, configs):
-        if all(set(names[key]) & set(chosen[key]) for key in names):
-            condition = ", ".join(f"{key}: {value}" for key, value in entry.get("for", {}).items()).replace("'", "")
-            layers.append((f"{path}, for {{{condition}}}", {key: entry[key] for key in entry if key != "for"}))
-    return layers
-
-
-def _overrides(path: Path, configs: Path) -> Iterator[tuple[dict[str, list[str]], Layer]]:
-    """The entries of a file's `overrides`, each after the names in its `for` by kind."""
-    entries = _read(path).get("overrides") or []
-    for entry in entries if isinstance(entries, list) else [entries]:
-        condition = entry.get("for", {}) if isinstance(entry, dict) else None
-        if not isinstance(condition, dict) or not condition.keys() <= {"scale", "toy", "model", "method"}:
-            raise UserError(f"{path}: overrides are entries like `- for: {{scale: laptop}}` and the keys to override")
-        names = {key: value if isinstance(value, list) else [value] for key, value in condition.items()}
-        for kind, given in names.items():
-            for name in given:
-                _named(configs, "scale" if kind == "toy" else kind, name, path, "for")
-        scales = [*names.get("scale", []), *names.get("toy", [])] if path.parent.name == "scale" else []
-        if scales and not any(path in _chain(configs, "scale", each) for each in scales):
-            raise UserError(
-                f"{path}: overrides for {scales[0]} never apply, as {scales[0]} does not extend {path.stem}; if this "
-                f"is a copy of {scales[0]}.yaml, let it extend {scales[0]}, so that the overrides of methods apply, too"
-            )
-        yield names, entry
-
-
-def released_settings(scale: str, method: str, configs: Path = CONFIGS) -> str | None:
-    """A note if toy models of a scale run a method with what it sets for models of billions of parameters."""
-    files = _chain(configs, "method", split_method(method)[0])
-    toys = [name for file in files for names, _ in _overrides(file, configs) for name in names.get("toy", [])]
-    if not toys or "@" in method or {*toys} & {*scale_names(scale, configs)}:
-        return None
-    return (
-        f"this toy model runs with settings for billions of parameters: the overrides in {files[-1]} are for the toy "
-        f"models of {', '.join(dict.fromkeys(toys))}, none of which {scale} extends"
-    )
-
-
-def _entry(entry: str) -> Any:
-    """A `key=value` of --set as a `Layer`."""
-    if not re.fullmatch(r"(?s)[\w-]+(\.[\w-]+|\[[\w.-]+\])*=.*", entry):  # toy_models[qwen2.5-7b-instruct].seed=3
-        raise UserError(f"--set {entry!r} is not of the form key=value")
-    try:
-        return OmegaConf.to_container(OmegaConf.from_dotlist([entry]))
-    except Exception as error:  # PyYAML's and OmegaConf's
-        raise UserError(f"--set {entry}: {_reason(error)}") from None
-
-
-def _merge(below: Layer, layer: Layer) -> Layer:
-    replaced = {name for key, names in REPLACED.items() if layer.get(key) is not None for name in names}
-    merged = {key: value for key, value in below.items() if key not in replaced}
-    for key, value in layer.items():
-        lower = merged.get(key)
-        if isinstance(value, dict) and isinstance(lower, dict) and value and not _replaces(value, lower):
-            merged[key] = _merge(lower, value)
-        else:
-            merged[key] = value
-    return merged
-
-
-def _replaces(layer: Layer, below: Layer) -> bool:
-    return any(key in layer and key in below and layer[key] != below[key] for key in ALTERNATIVES)
-
-
-def _sets(layer: Any, key: Key) -> bool:
-    return not key or (isinstance(layer, dict) and key[0] in layer and _sets(layer[key[0]], key[1:]))

@@ -77,6 +77,11 @@ def clipped_loss(
     return torch.minimum(loss, dual)
 
 
+def full_kl(logp: Float[Tensor, "*position vocab"], logq: Float[Tensor, "*position vocab"]) -> PerPosition:
+    """KL(p || q) = sum_v p_v (log p_v - log q_v) of every position, from all log p and log q, nats."""
+    return (logp.exp() * (logp - logq)).sum(-1)
+
+
 def weighted_sum(token_loss: PerPosition, multipliers: PerPosition) -> Scalar:
     """sum_t multiplier_t * loss_t over tokens with a non-zero multiplier, so padding may hold anything."""
     return torch.where(multipliers != 0, token_loss * multipliers, 0.0).sum()

@@ -1,4 +1,4 @@
-"""Placebos of Clip_B and Clip_V: drop as many tokens as the reference method would, but others. Not in the paper.
+"""Placebos of Clip_B, Clip_V and Clip-Cov: drop as many tokens as the reference would, but others. Not in the paper.
 
 A placebo inherits from its reference, with all parameters, and computes the reference's weights on the same batch. It
 drops as many tokens of negative, of positive and of zero advantage, so that only the selection of the tokens differs.
@@ -15,6 +15,7 @@ from entropy_dynamics.methods import method
 from entropy_dynamics.methods.clip_b import ClipB
 from entropy_dynamics.methods.clip_v import ClipV
 from entropy_dynamics.methods.common import largest, permutation
+from entropy_dynamics.methods.covariance import ClipCov
 
 
 class _Placebo:
@@ -60,3 +61,20 @@ class LowPMaskV(_Placebo, ClipV):
     """Drops the tokens of lowest probability, as many as Clip_V."""
 
     random: ClassVar[bool] = False
+
+
+@method("random_positive")
+class RandomPositive(ClipCov):
+    """Drops tokens of correct answers (A > 0) drawn uniformly, as many as Clip-Cov drops in all.
+
+    Zeroing random tokens of positive advantage did about what Clip-Cov does in arXiv 2511.05993, of which only
+    third-party summaries were read.
+    """
+
+    def token_weights(
+        self, stats: TokenStats, advantages: PerToken, mask: Mask, *, generator: Generator | None = None, **_: Any
+    ) -> PerToken:
+        reference = super().token_weights(stats, advantages, mask, generator=generator)
+        candidates = (mask.bool() & (advantages > 0)).flatten().nonzero().squeeze(-1)
+        drawn = permutation(len(candidates), generator)[: int((mask.bool() & (reference == 0)).sum())]
+        return mask.float().flatten().index_fill(0, candidates[drawn.to(mask.device)], 0.0).view(mask.shape)

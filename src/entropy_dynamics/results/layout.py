@@ -134,7 +134,7 @@ class Layout:
     ) -> Path:
         """One row per sample of an evaluation set; `temperature` if it is not that of tables and claims."""
         folder = self.evaluation(model, method, seed)
-        return (folder if temperature is None else folder / f"T{abs(temperature):g}") / f"{dataset}.parquet"
+        return (folder if temperature is None else folder / f"T{temperature:g}") / f"{dataset}.parquet"
 
     def step_samples(self, model: str, method: str, seed: int | str) -> Path:
         """Responses of three training steps with the statistics of every token; written while the run trains."""

@@ -51,7 +51,7 @@ def evaluate(
     needed = {layout.policy(model, method, seed): f"{'model' if method == BASE else 'train'} {run}"}
     needed |= {layout.problems(dataset): "problems" for dataset in datasets}
     check_inputs(layout, next(iter(files.values())), needed)
-    configs = {at: config if at is None else config.changed("evaluation", temperature=float(at)) for at, _ in files}
+    configs = {at: config if at is None else config.changed("evaluation", temperature=at) for at, _ in files}
     for (at, _), file in files.items():
         check_replaceable(file, "evaluate", configs[at])
     policy = check_directory(layout.policy(model, method, seed), config)

@@ -32,10 +32,11 @@ class RolloutBatch:
     """For each row, the first row with the same tokens: rollouts of a prompt may be identical."""
     engine_logp: PerToken | None = None
     """log p of the response tokens as computed by the engine, nats; None if it returns none."""
-    engine_top: Int[Tensor, "batch token top"] | None = None
-    """The tokens that the engine held most likely; None: not asked."""
-    engine_top_logp: Float[Tensor, "batch token top"] | None = None
-    """Their log p as computed by the engine, nats."""
+    top: Int[Tensor, "batch token top"] | None = None
+    """Tokens whose log p under another policy the loss reads: those that the engine held most likely, or the whole
+    vocabulary; None: not asked."""
+    top_logq: Float[Tensor, "batch token top"] | None = None
+    """Their log p under that policy, the engine's or the one before training, nats."""
 
     @classmethod
     def collate(cls, prompts: Sequence[Prompt], rollouts: Sequence[Rollout]) -> "RolloutBatch":
@@ -54,8 +55,8 @@ class RolloutBatch:
                 return None
             return pad_sequence([torch.tensor(column, dtype=dtype) for column in columns], batch_first=True)
 
-        engine_top = padded("top", torch.long)
-        if engine_top is not None:  # that of copies differs, if the engine adds noise
+        top = padded("top", torch.long)
+        if top is not None:  # that of copies differs, if the engine adds noise
             copy_of = list(range(len(rollouts)))
         return cls(
             sequences=pad_sequence(rows, batch_first=True),
@@ -65,8 +66,8 @@ class RolloutBatch:
             mask=torch.arange(int(response_lengths.max())) < response_lengths[:, None],
             copy_of=torch.tensor(copy_of),
             engine_logp=padded("logp"),
-            engine_top=engine_top,
-            engine_top_logp=padded("top_logp"),
+            top=top,
+            top_logq=padded("top_logp"),
         )
 
     def to(self, device: torch.device) -> "RolloutBatch":

@@ -50,7 +50,7 @@ class Policy(nn.Module):
         if self.share:
             tree = batch.tree(rows)
             node, inverse = tree.nodes[row, position], torch.arange(len(row), device=row.device)
-            if batch.engine_top is None:  # else what the engine held likely may differ at a node
+            if batch.top is None:  # else what the engine held likely may differ at a node
                 node, inverse = node.unique(return_inverse=True)
             with autocast(row.device, self.precision):
                 hidden = nn.functional.embedding(tree.parents(node), tree.hidden(self.model.model))
@@ -62,8 +62,8 @@ class Policy(nn.Module):
             tokens, inverse = batch.sequences[rows[row], position], torch.arange(len(row), device=row.device)
         dtype = self.head_dtype or (hidden.dtype if self.precision == torch.float32 else self.precision)
         weight = self.model.lm_head.weight.to(dtype)
-        if batch.engine_top is not None:
-            options = options | {"among": batch.engine_top[rows[row], place]}
+        if batch.top is not None:
+            options = options | {"among": batch.top[rows[row], place]}
         stats = token_stats(hidden.to(dtype), tokens, weight=weight, temperature=temperature, **options)
         # Copies, because FSDP attaches hooks to a module's outputs, and a view would lose them.
         return {name: column[inverse] for name, column in stats.columns().items()}
@@ -71,8 +71,10 @@ class Policy(nn.Module):
     def stats(self, batch: RolloutBatch, rows: Rows, temperature: float, **options: Any) -> TokenStats:
         """TokenStats of the response tokens of `rows`, each [rows, token], 0 on padding. Identical rows are run once.
 
-        `options` are `entropy_gradient`, `top` and `min_p` of `token_stats`.
+        `options` are `entropy_gradient`, `top` and `min_p` of `token_stats`. What else a method's `second_pass` names,
+        the batch has.
         """
+        options = {name: value for name, value in options.items() if name in ("entropy_gradient", "top", "min_p")}
         distinct, inverse = batch.copy_of[rows].unique(return_inverse=True)
         mask = batch.mask[distinct]
 

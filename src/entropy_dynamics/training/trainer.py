@@ -1,10 +1,11 @@
 """The training loop of every method and scale: sample -> grade -> score -> advantages -> update."""
 
+import copy
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -17,7 +18,7 @@ from entropy_dynamics.config.schema.training import TrainingConfig
 from entropy_dynamics.core.advantages import group_advantages
 from entropy_dynamics.core.groups import Grouping
 from entropy_dynamics.core.metrics import change_metrics, entropy_metrics, lens_metrics
-from entropy_dynamics.core.objective import importance_ratio
+from entropy_dynamics.core.objective import full_kl, importance_ratio
 from entropy_dynamics.core.shapes import PerToken
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.distributed.ranks import Ranks
@@ -93,6 +94,14 @@ class Trainer:
                 reason = "the engine's most likely tokens; it should have engine.name native and hardware.ranks null"
                 raise UserError(f"method {type(self.method).__name__} needs {reason}")
             self.engine_top = {"top": asked["engine_top"] or self.policy.model.config.vocab_size}
+        self.start: PolicyUpdate | None = None  # the policy before training, if the method compares with it
+        if "reference" in asked:
+            if self.ranks.mesh is not None:
+                raise UserError(
+                    f"method {type(self.method).__name__} should have hardware.ranks null: it copies the policy"
+                )
+            start = copy.deepcopy(self.policy).requires_grad_(False)  # before a checkpoint is loaded
+            self.start = PolicyUpdate(config, start, self.method, self.temperature, self.ranks)
         self.ahead: list[list[Rollout]] = []  # rollouts of this and the next steps, sampled but not yet learned from
         self.in_progress: tuple[int, RolloutBatch, Tensor] | None = None  # the current step, its batch and rewards
 
@@ -130,6 +139,8 @@ class Trainer:
             if measured and config.entropy_change_first_order:  # set up before the batch is scored
                 first_order = FirstOrderChange(self.update.entropy_gradient(batch), self.optimizer)
         with clock("score"):
+            if self.start is not None:
+                batch = self.compared(batch, self.start)
             scored, shaped = None, rewards
             if method.overrides("shape_rewards"):
                 scored = self.update.score(batch)
@@ -174,6 +185,7 @@ class Trainer:
                 **lens_metrics(scored.stats, group_advantages(rewards, batch.groups), effective, batch.mask),
                 **agreement,
                 **reward_metrics(batch, grades, rewards),
+                **({} if self.start is None else kl_metrics(scored.stats, batch)),
                 "grad_norm": sum(norms) / len(norms),
                 **learned,
                 **method.metrics(scored.stats, advantages, weights, batch.mask),
@@ -274,6 +286,12 @@ class Trainer:
             **self.engine_top,
         )
 
+    def compared(self, batch: RolloutBatch, start: PolicyUpdate) -> RolloutBatch:
+        """The batch with log p of the whole vocabulary under the policy before training."""
+        every = torch.arange(self.policy.model.config.vocab_size, device=batch.mask.device)
+        batch = replace(batch, top=every.expand(*batch.mask.shape, -1))
+        return replace(batch, top_logq=start.statistics(batch).top_logp)
+
     def prompts_of_step(self, step: int) -> list[Prompt]:
         """The prompts of a step. Each epoch has its own seeded order; no step repeats a prompt."""
         size, count = len(self.prompts), self.config.prompts_per_step
@@ -330,6 +348,11 @@ def reward_metrics(batch: RolloutBatch, grades: Sequence[Grade], rewards: Tensor
         "truncated": float(np.mean([grade.truncated for grade in grades])),
         "zero_variance_groups": Grouping.by(batch.groups).constant(rewards).double().mean().item(),
     }
+
+
+def kl_metrics(stats: TokenStats, batch: RolloutBatch) -> Row:
+    """KL to the policy before training, which is 0 at the first step."""
+    return {"reference_kl": full_kl(stats.top_logp, batch.top_logq)[batch.mask].double().mean().item()}
 
 
 def _due(step: int, every: int) -> bool:

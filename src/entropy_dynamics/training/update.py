@@ -198,7 +198,7 @@ class PolicyUpdate:
                 multipliers = multipliers * ratio.clamp_max(bound)
             else:
                 multipliers = multipliers * ratio.where(ratio <= self.config.importance_masking, 0.0)
-        of_engine = {} if batch.engine_top_logp is None else {"top_logq": batch.engine_top_logp[rows]}
+        of_other = {} if batch.top_logq is None else {"top_logq": batch.top_logq[rows]}
 
         def loss_of(logp: Tensor, entropy: Tensor, top_logp: Tensor | None = None) -> Tensor:
             token_loss = self.method.token_loss(
@@ -208,7 +208,7 @@ class PolicyUpdate:
                 batch.mask[rows],
                 entropy=entropy if self.method.uses_entropy() else None,
                 coefficients=coefficients,
-                **({} if top_logp is None else {"top_logp": top_logp, **of_engine}),
+                **({} if top_logp is None else {"top_logp": top_logp, **of_other}),
             )
             return weighted_sum(token_loss, multipliers)
 
@@ -253,9 +253,8 @@ class PolicyUpdate:
         return self.ranks.share(batch.micro_batches(tokens, rows, self.ranks.size))
 
     def _stats(self, batch: RolloutBatch, rows: Rows) -> TokenStats:
-        options = {"entropy_gradient": self.method.uses_entropy(), **self.method.second_pass()}
-        options.pop("engine_top", None)  # is in the batch
-        return self.policy.stats(batch, rows, self.temperature, **options)
+        entropy = self.method.uses_entropy()
+        return self.policy.stats(batch, rows, self.temperature, entropy_gradient=entropy, **self.method.second_pass())
 
     def _gather(self, batch: RolloutBatch, micro_batches: Iterable[MicroBatch]) -> TokenStats:
         """Statistics of the whole batch from the micro-batches of all ranks: each row is non-zero on one rank only."""

@@ -9,7 +9,7 @@ from entropy_dynamics.core.token_stats import token_stats
 from entropy_dynamics.methods import load_method
 from entropy_dynamics.training.batch import RolloutBatch
 from mistakes import mistake
-from reference import assert_close, gradients, log_probabilities, slow_advantages
+from reference import assert_close, batch_of, gradients, log_probabilities, slow_advantages
 
 VOCABULARY, TEMPERATURE = 11, 0.7
 RATIOS = ("none", "truncated", "masked")
@@ -169,6 +169,13 @@ def test_log_q_is_that_of_the_noisy_logits_of_each_sample(make_trainer, model):
     for row, log_p in enumerate(log_probabilities(model, trainer.prompts_of_step(0), rollouts)):
         expected = log_p.gather(-1, torch.tensor(rollouts[row].top))
         assert_close(stats.top_logp[row, : len(expected)].double(), expected, relative=1e-5)
+
+
+def test_a_policy_is_asked_without_its_engine(make_trainer, model):
+    """As the page does, which needs the weights alone."""
+    trainer = make_trainer(model, "score_centering_clip_b", params={"share": 0.2})
+    stats = trainer.policy.stats(batch_of(trainer), torch.arange(24), 1.0, **trainer.method.second_pass())
+    assert stats.top_logp is None
 
 
 def test_an_engine_without_its_most_likely_tokens_is_refused(make_trainer, model):

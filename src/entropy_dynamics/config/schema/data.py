@@ -13,14 +13,13 @@ from pydantic import (
     BeforeValidator,
     Field,
     NonNegativeFloat,
-    PositiveFloat,
     ValidationInfo,
     field_validator,
     model_validator,
 )
 
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.sections import LOCATION, NonNegativeInt, OneOf, PositiveInt, Section
+from entropy_dynamics.sections import LOCATION, NonNegativeInt, OneOf, PositiveInt, Section, Temperature, path_digits
 from entropy_dynamics.tasks import SetSource, ordered, set_sources
 
 if TYPE_CHECKING:
@@ -136,11 +135,11 @@ class GateConfig(Section):
 
 
 class EvaluationConfig(Section):
-    temperature: PositiveFloat
+    temperature: Annotated[Temperature, Field(gt=0)]
     """Temperature of the tables."""
-    temperatures: list[NonNegativeFloat]
+    temperatures: list[Temperature]
     """Additional temperatures, for the frontier and the claims about temperature; 0 is greedy."""
-    control_temperatures: list[PositiveFloat]
+    control_temperatures: list[Annotated[Temperature, Field(gt=0)]]
     """Further ones, only for the target `controls`."""
     samples: dict[SetName, PositiveInt]
     """K of Avg@K and Pass@K for each evaluation set; at temperature 0 a single sample, as all would be equal."""
@@ -149,9 +148,8 @@ class EvaluationConfig(Section):
     @classmethod
     def _no_temperature_twice(cls, values: list[float], info: ValidationInfo) -> list[float]:
         """Without those of an earlier key: the samples at a temperature have one path, which one job writes."""
-        known = (info.data.get("temperature"), *info.data.get("temperatures", ()))
-        earlier = {f"{at:g}" for at in known if at is not None}
-        return list({f"{at:g}": at for at in values if f"{at:g}" not in earlier}.values())
+        earlier = info.data.get("temperature"), *info.data.get("temperatures", ())
+        return [at for at in dict.fromkeys(values) if at not in earlier]
 
     @property
     def all_temperatures(self) -> list[float]:
@@ -159,6 +157,6 @@ class EvaluationConfig(Section):
         return sorted({self.temperature, *self.temperatures})
 
     def folder_of(self, temperature: float | None) -> float | None:
-        """The temperature in the path of samples: None for that of the tables, to the digits that a path has."""
-        is_usual = temperature is None or f"{temperature:g}" == f"{self.temperature:g}"
-        return None if is_usual else temperature
+        """The temperature in the path of samples: None for that of the tables."""
+        at = self.temperature if temperature is None else path_digits(temperature)
+        return None if at == self.temperature else at
