@@ -38,7 +38,8 @@ def draw_gains(experiment: Experiment[GainsSpec], results: Results) -> Drawn:
         ax.set_xlabel(f"gain over {pretty(results.method_label(spec.baseline))} (points)")
     entries = sorted(zip(*axes[0, 0].get_legend_handles_labels(), strict=True), key=lambda entry: entry[1])
     figure.legend(*zip(*entries, strict=True), loc="outside upper center", ncols=len(methods))  # a column per method
-    return figure, frame, [*what_ran(experiment, results, differences=True), f"whiskers: {intervals(experiment)}"]
+    whiskers = [] if experiment.has_one_seed else [f"whiskers: {intervals(experiment)}"]
+    return figure, frame, [*what_ran(experiment, results, differences=True), *whiskers]
 
 
 def draw_difficulty(experiment: Experiment[DifficultySpec], results: Results) -> Drawn:
@@ -62,4 +63,5 @@ def draw_difficulty(experiment: Experiment[DifficultySpec], results: Results) ->
         ax.grid(axis="x", visible=False)
     axes[0].set_ylabel(f"gain over {pretty(results.method_label(experiment.spec.baseline))} (points)")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(methods))
-    return figure, frame, [*what_ran(experiment, results, differences=True), f"whiskers: {intervals(experiment)}"]
+    whiskers = [] if experiment.has_one_seed else [f"whiskers: {intervals(experiment)}"]
+    return figure, frame, [*what_ran(experiment, results, differences=True), *whiskers]

@@ -54,7 +54,7 @@ def draw_strength(experiment: Experiment[StrengthSpec], results: Results) -> sty
             ax.locator_params("y", nbins=5, steps=style.ROUND)
             ax.margins(x=0.15)
             ax.set_xscale("log")
-            ax.xaxis.set_major_locator(LogLocator(numticks=9))  # every decade
+            ax.xaxis.set_major_locator(LogLocator(numticks=4))
             ax.xaxis.set_major_formatter("{x:g}")
             if ax in axes[0]:
                 ax.set_title(title)
@@ -153,10 +153,11 @@ def draw_frontier(experiment: Experiment[FrontierSpec], results: Results) -> sty
         near = sampled["pass"] >= sampled["pass"].max() / 2  # a method that collapsed would press the others together
         for limit, score, drawn in ((right.set_xlim, "pass", sampled[near]), (right.set_ylim, "avg", shown)):
             ends = drawn.loc[drawn["method"].isin(barred), [f"{score}_low", f"{score}_high"]].stack()
-            limit(*_around(pd.concat([drawn[score], ends]), 0.05))
+            limit(*_around(pd.concat([drawn[score], ends]), 0.08))
         left.set_ylabel("Avg@K (%)")
     style.add_legend(figure, entries, columns, **style.LINE_LEGEND)
-    notes = ["numbers: temperatures", f"bars: {style.intervals(experiment)}"]
+    notes = ["numbers: temperatures"]
+    notes += [] if experiment.has_one_seed else [f"bars: {style.intervals(experiment)}"]
     return figure, frame, [*style.what_ran(experiment, results), *notes]
 
 
