@@ -9,7 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib import rc_context
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from PIL import Image
 
 from entropy_dynamics.analysis.run_data import Results
@@ -91,10 +93,18 @@ def test_methods_with_fewer_seeds_are_said(tmp_path):
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_every_figure_is_drawn_and_the_same_bytes_again(results, name):
+def test_every_figure_is_drawn_and_the_same_bytes_again(results, name, monkeypatch):
+    drawn, save = [], style.save
+    monkeypatch.setattr(
+        "entropy_dynamics.figures.draw.save", lambda figure, *rest: (drawn.append(figure), save(figure, *rest))
+    )
     png, svg, csv, pdf = draw(name, results, SEEDS)
+    (figure,) = drawn
+    assert all("\n" not in ax.get_title() for ax in figure.findobj(Axes))
+    assert figure.get_supxlabel().count("\n") < 2
+    assert min(text.get_fontsize() for text in figure.findobj(Text) if text.get_text().strip()) >= 6
     image = matplotlib.image.imread(png)
-    assert image.shape[1] == 700  # one column at 200 dpi
+    assert image.shape[1] == 660  # one column at 200 dpi
     assert image[..., :3].std() > 0.05
     assert svg.read_text().startswith("<?xml")
     assert pdf.read_bytes().startswith(b"%PDF-1")
@@ -103,6 +113,12 @@ def test_every_figure_is_drawn_and_the_same_bytes_again(results, name):
     if name in ONE_OF_A_KIND:
         first = [path.read_bytes() for path in (png, svg, csv, pdf)]
         assert [path.read_bytes() for path in draw(name, results, SEEDS)] == first
+
+
+def test_the_style_can_be_used_by_its_name():
+    with matplotlib.style.context("entropy_dynamics.figures.figures"):
+        assert list(matplotlib.rcParams["figure.figsize"]) == [style.WIDTH, 2.2]
+        assert matplotlib.rcParams["axes.prop_cycle"].by_key()["color"][0] == style.COLORS[0] == "#0072B2"
 
 
 def test_a_picture_has_256_colors_and_looks_as_before(tmp_path, monkeypatch):

@@ -24,6 +24,7 @@ from entropy_dynamics.report import render
 from entropy_dynamics.report.page import write_report
 from entropy_dynamics.report.verdicts import write_claims
 from entropy_dynamics.report.watch import open_server
+from entropy_dynamics.results.files import write_text
 from entropy_dynamics.results.token_samples import STATISTICS, write_token_samples
 from fault_harness import wait_until
 from project_copy import copy_project
@@ -115,6 +116,7 @@ def test_a_reader_clicks_through_to_a_table_and_a_figure(report, browser):
     browser.switch_to.frame(browser.find_element("tag name", "iframe"))
     counts = [int(one.text) for one in browser.find_elements("xpath", "//ul[@class='counts']//b")]
     assert sum(counts) == sum(one["subject"] == "this run" for one in claims)
+    click(browser, "//section[@id='table1']//summary")
     shown = " ".join(browser.find_element("tag name", "body").text.split())
     score = pd.read_csv(results / "tables/table1.csv").set_index(["model", "method"]).loc[(MODEL, "base")]
     assert f"{score.dapo500_avg:.1f} [{score.dapo500_avg_low:.1f}, {score.dapo500_avg_high:.1f}]" in shown
@@ -179,6 +181,26 @@ def test_the_page_starts_with_the_verdicts_and_every_link_leads_somewhere(page):
     interval = f"[{score.dapo500_avg_low:.1f}, {score.dapo500_avg_high:.1f}]"
     assert f"{score.dapo500_avg:.1f} <i>{interval}</i>" in shown
     assert "median difference per seed" not in shown  # of one seed
+    assert "95 % over seeds" not in text
+
+
+def test_tuned_baselines_stand_second_and_table_1_has_scores_and_gains_first(page, tmp_path):
+    project = page.parents[2]
+    seeds = SEEDS | {"tables": 3}
+    source = Results(tmp_path / SCALE, SCALE, seeds, project / "configs", project / "experiments")
+    write_all(source.root, seeds, SCALE, ["table1"])
+    render("table1", source)
+    for name in ("left", "learning"):
+        write_text(source.layout.figure(name, "svg"), "<svg/>")
+    text = write_report(source).read_text()
+    assert re.findall(r'<section id="(\w+)"', text) == ["learning", "left", "table1"]
+    assert "intervals are 95 % over seeds" in text
+    compact, full = re.findall(r"<table>.*?</table>", text, re.DOTALL)[:2]
+    row = pd.read_csv(source.layout.table("table1", "csv")).set_index(["model", "method"]).loc[(MODEL, "clip_b")]
+    gain = f"{row.dapo500_avg_difference:+.1f}".replace("-", "−")
+    assert re.search(rf'<td>{row.dapo500_avg:.1f} <i class="gain( clear)?">{re.escape(gain)}</i></td>', compact)
+    assert "[" not in compact
+    assert f"[{row.dapo500_avg_low:.1f}, {row.dapo500_avg_high:.1f}]" in full
 
 
 def test_a_page_without_results_is_one_line(tmp_path):

@@ -59,17 +59,25 @@ class Model(BaseModel):
         return not (self.toy or self.substitute)
 
     @property
-    def ran(self) -> str:
-        """'toy Qwen2 for Qwen2.5-7B-Instruct', 'Qwen2.5-0.5B-Instruct for Qwen2.5-7B-Instruct', or the label alone."""
+    def name(self) -> str:
+        """'toy Qwen2', 'Qwen2.5-0.5B-Instruct', or the label."""
         if self.toy:
-            return f"toy {self.architecture.capitalize()} for {self.label}"
-        return f"{(self.pretrained or '').rpartition('/')[2]} for {self.label}" if self.substitute else self.label
+            return f"toy {self.architecture.capitalize()}"
+        return (self.pretrained or "").rpartition("/")[2] if self.substitute else self.label
+
+    @property
+    def ran(self) -> str:
+        """'toy Qwen2 for Qwen2.5-7B-Instruct', or the label alone."""
+        return self.label if self.is_the_papers else f"{self.name} for {self.label}"
+
+    @property
+    def size(self) -> str:
+        millions = self.parameters / 1e6
+        return f"{millions / 1000:.1f} B" if millions >= 1000 else f"{millions:.{0 if millions >= 10 else 2}f} M"
 
     @property
     def ran_with_size(self) -> str:
-        millions = self.parameters / 1e6
-        size = f"{millions / 1000:.1f} B" if millions >= 1000 else f"{millions:.{0 if millions >= 10 else 2}f} M"
-        return f"{self.ran}, {size} parameters"
+        return f"{self.ran}, {self.size} parameters"
 
 
 @dataclass(frozen=True)

@@ -33,12 +33,12 @@ def draw_curves(experiment: Experiment[CurvesSpec], results: Results) -> style.D
         ax.remove()
     baseline = style.pretty(results.label(experiment.spec, experiment.spec.baseline))
     styles = _styles(experiment, results, lines, labels)
-    legends: list[dict[str, style.Look]] = []
+    legends: list[tuple[str, dict[str, style.Look]]] = []
     plain: style.Look = {"marker": ""} if any(panel.points for panel in panels) else {}  # markers are the points
     for first in range(columns):  # the panels of a column share their legend
         below = range(first, len(panels), columns)
         shown = sorted(dict.fromkeys(label for i in below for label in labels[i]), key=lambda label: label != baseline)
-        texts = _without_method(shown, baseline)
+        swept, texts = _without_method(shown, baseline)
         entries = {text: styles[label] | plain for label, text in zip(shown, texts, strict=True)}
         if plain:
             entries["validation problems"] = {"color": "0.4", "marker": "o", "linestyle": ""}
@@ -46,25 +46,28 @@ def draw_curves(experiment: Experiment[CurvesSpec], results: Results) -> style.D
             ax = axes.flat[i]
             _draw_lines(ax, panels[i], lines[i], [styles[label] | plain for label in labels[i]])
             if panels[i].title:
-                ran = results.model(experiment.model_of(panels[i])).ran.replace(" for ", " for\n")
+                ran = results.model(experiment.model_of(panels[i])).name
                 ax.set_title(style.pretty(panels[i].title.replace("{model}", ran)))
             known = [name for name in panels[i].columns if name in results.paper.levels]
             levels = [column(name).factor * results.paper.levels[name].value for name in known]
             _set_axes(ax, panels[i], lines[i], levels)
             if first == 0 or not share:
-                ax.set_ylabel(column(panels[i].columns[0]).axis)
+                ax.set_ylabel(
+                    column(panels[i].columns[0]).axis.replace("@K", f"@{results.config.training.validation_samples}")
+                )
             look = {"color": "0.3", "linewidth": 0.9, "linestyle": (0, (1, 1))}
             for level in levels:
                 ax.axhline(level, **look)
                 entries[f"paper: about {level:g}"] = look
             if i == below[-1] or panels[i].x != panels[i + columns].x:
                 ax.set_xlabel(column(panels[i].x).axis)
-        legends.append(entries)
-    if len(set(map(tuple, legends))) == 1:
-        style.add_legend(figure, legends[0], _legend_columns(legends[0], 52), **style.LINE_LEGEND)
+        legends.append((swept, entries))
+    if len({(swept, *entries) for swept, entries in legends}) == 1:
+        style.add_legend(figure, entries, _legend_columns(entries, 52), **style.LINE_LEGEND, title=swept)
     else:
-        for ax, entries in zip(axes[0], legends, strict=True):
-            style.add_legend(ax, entries, _legend_columns(entries, 24), **_above_title(ax), **style.LINE_LEGEND)
+        for ax, (swept, entries) in zip(axes[0], legends, strict=True):
+            place = _above_title(ax) | style.LINE_LEGEND | {"title": swept}
+            style.add_legend(ax, entries, _legend_columns(entries, 24), **place)
     return figure, curves_frame(experiment, results, lines), [*style.what_ran(experiment, results), *_notes(experiment)]
 
 
@@ -75,12 +78,13 @@ def _line_label(experiment: Experiment[CurvesSpec], results: Results, line: Line
     return style.pretty(method if len(columns) == 1 else name if len(methods) == 1 else f"{method}, {name}")
 
 
-def _without_method(labels: list[str], baseline: str) -> list[str]:
-    """'mu 1.5' for 'Clip_B (mu 1.5)' if the other lines are of Clip_B, too, which is then in the title of the panel."""
+def _without_method(labels: list[str], baseline: str) -> tuple[str, list[str]]:
+    """Clip_B and 'mu 1.5' for 'Clip_B (mu 1.5)' if the other lines are of Clip_B, too; else none, and the labels."""
     swept = [label.partition(" (") for label in labels if label != baseline]
     if len(swept) < 2 or len({method for method, *_ in swept}) > 1 or not all(values for *_, values in swept):
-        return labels
-    return [label if label == baseline else label.partition(" (")[2].removesuffix(")") for label in labels]
+        return "", labels
+    values = [label if label == baseline else label.partition(" (")[2].removesuffix(")") for label in labels]
+    return swept[0][0], values
 
 
 def _styles(
@@ -107,14 +111,17 @@ def _draw_lines(ax: Axes, panel: Panel, lines: list[Line], styles: list[style.Lo
         ax.plot(curve["x"], curve["value"], **(look | marks))
         if trajectory and len(curve) > 1:  # and at its end an arrow for its direction, and the spread of the seeds
             before, end = curve[["x", "value"]].to_numpy()[-2:]
-            arrow = {"arrowstyle": "-|>", "color": look["color"], "linewidth": 1.1, "shrinkB": 0}
+            arrow = {"arrowstyle": "-|>", "color": look["color"], "linewidth": 1.1, "shrinkB": 0, "mutation_scale": 6}
             ax.annotate("", end, before, arrowprops=arrow)
             last = curve[-1:]
             spread = {"xerr": style.error_bars(last, "x", "x_"), "yerr": style.error_bars(last, "value")}
-            ax.errorbar(*end, **spread, fmt="none", ecolor=look["color"], elinewidth=0.6)
-            ax.annotate("start", curve[["x", "value"]].iloc[0], (0, -9), **style.NOTE)
+            ax.errorbar(*end, **spread, fmt="none", ecolor=look["color"], elinewidth=0.5, alpha=0.5)
+            if line is lines[0]:
+                ax.annotate("start", curve[["x", "value"]].iloc[0], (-4, -2), ha="right", **style.NOTE)
         if line.seeds > 1 and not trajectory:
-            ax.fill_between(curve.index, curve["low"], curve["high"], color=look["color"], alpha=0.18, linewidth=0)
+            ax.fill_between(
+                curve.index, curve["low"], curve["high"], color=look["color"], alpha=style.BAND, linewidth=0
+            )
         if line.points is not None:  # with whiskers, and with the lines' points side by side
             shift = APART * (i - (len(lines) - 1) / 2) * np.ptp(curve.index)
             points, spread = line.points, style.error_bars(line.points, "value") if line.seeds > 1 else None
@@ -137,6 +144,10 @@ def _set_axes(ax: Axes, panel: Panel, lines: list[Line], levels: list[float]) ->
     else:
         ax.yaxis.set_major_locator(MaxNLocator(5, steps=style.ROUND, min_n_ticks=3))
         low, high = ax.get_ylim()
+        highs = np.concatenate([line.curve[["value", "high"]].max(axis=1) for line in lines])
+        usual = max(np.quantile(highs, 0.9), 1.05 * max(line.curve["value"].max() for line in lines))
+        if panel.x == "step" and 1.5 * usual < highs.max():  # spikes of a band would press the lines together
+            ax.set_ylim(top=usual)
         if low < 0 < high:
             ax.axhline(0, color="0.5", linewidth=0.6, zorder=0.5)
 
@@ -156,11 +167,9 @@ def _legend_columns(labels: Collection[str], characters: int) -> int:
 
 
 def _notes(experiment: Experiment[CurvesSpec]) -> list[str]:
-    """What markers, arrows and whiskers are."""
-    notes = []
-    if any(panel.points for panel in experiment.spec.panels):
-        whiskers = "" if experiment.has_one_seed else ", whiskers: lowest to highest seed"
-        notes.append(f"lines: training samples; markers side by side are of one step{whiskers}")
-    if any(panel.x != "step" for panel in experiment.spec.panels):
-        notes.append("trajectories over training, to the arrow; whiskers at its end: lowest to highest seed")
-    return notes
+    """What bands and whiskers are."""
+    panels = experiment.spec.panels
+    drawn = {"shading": any(panel.x == "step" for panel in panels)}
+    drawn["whiskers"] = any(panel.points or panel.x != "step" for panel in panels)
+    spread = " and ".join(name for name, some in drawn.items() if some)
+    return [] if experiment.has_one_seed else [f"{spread}: lowest to highest seed"]

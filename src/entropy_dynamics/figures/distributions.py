@@ -21,7 +21,7 @@ def draw_pass_curves(experiment: Experiment[PassSpec], results: Results) -> styl
     figure = Figure(figsize=(style.WIDTH, 0.8 + 1.35 * len(experiment.models)), layout="constrained")
     rows = figure.subfigures(len(experiment.models), 1, squeeze=False)[:, 0]
     for row, model in zip(rows, experiment.models, strict=True):
-        row.suptitle(style.pretty(results.model(model).ran), fontsize=7)
+        row.suptitle(results.model(model).name, fontsize=7)
         axes = row.subplots(1, len(experiment.evaluations), squeeze=False)[0]
         axes[0].set_ylabel("Pass@k (%)")
         for ax, dataset in zip(axes, experiment.evaluations, strict=True):
@@ -31,7 +31,7 @@ def draw_pass_curves(experiment: Experiment[PassSpec], results: Results) -> styl
                 ax.set_xlabel("k", labelpad=1)
     entries = {style.pretty(results.method_label(method)): styles[method] for method in methods}
     style.add_legend(figure, entries, min(len(methods), 4), **style.LINE_LEGEND)
-    note = f"unbiased Pass@k from K samples per problem; shading: {style.intervals(experiment)}"
+    note = f"shading: {style.intervals(experiment)}"
     return figure, frame, [*style.what_ran(experiment, results), note]
 
 
@@ -39,7 +39,7 @@ def _draw_panel(ax: Axes, panel: pd.DataFrame, styles: dict[str, style.Look]) ->
     for method, curve in panel.groupby("method", sort=False):
         look = styles[str(method)]
         ax.plot(curve["k"], curve["value"], **look)
-        ax.fill_between(curve["k"], curve["low"], curve["high"], color=look["color"], alpha=0.18, linewidth=0)
+        ax.fill_between(curve["k"], curve["low"], curve["high"], color=look["color"], alpha=style.BAND, linewidth=0)
     ax.set_xscale("log", base=2)
     ax.set_xticks(ks := sorted(panel["k"].unique()), ks)
     ax.minorticks_off()
@@ -88,5 +88,6 @@ def draw_data_filter(experiment: Experiment[DataFilter], results: Results) -> st
     reasons |= {} if bounds.low is None else {f"rate ≤ {bounds.low:g}": rates <= bounds.low}
     reasons |= {} if bounds.high is None else {f"rate ≥ {bounds.high:g}": rates >= bounds.high}
     dropped_for = "; ".join(f"dropped for {reason}: {rows.sum()}" for reason, rows in reasons.items() if rows.any())
-    ran = f"{results.scale} scale: {frame['model_that_ran'][0]}, before training, seed {seed}"
+    (model,) = experiment.untrained
+    ran = f"{results.scale}: {results.model(model).name}, before training, seed {seed}"
     return figure, frame, [ran, dropped_for]

@@ -4,6 +4,7 @@ from matplotlib.figure import Figure
 
 from entropy_dynamics.analysis.envelope import DIFFERENCE, MEAN, label_of, left_frame
 from entropy_dynamics.analysis.run_data import Results
+from entropy_dynamics.analysis.statistics import LEVEL
 from entropy_dynamics.experiments.load import Experiment
 from entropy_dynamics.experiments.specs import LeftSpec
 from entropy_dynamics.figures import style
@@ -14,7 +15,7 @@ def draw_left(experiment: Experiment[LeftSpec], results: Results) -> style.Drawn
     frame, spec = left_frame(experiment, results), experiment.spec
     drawn = frame[frame["model"] != DIFFERENCE]
     rows = list(drawn.groupby(["scale", "model"], sort=False).groups)
-    labels = {MEAN: "mean"} | {model: results.model(model).ran.partition(" for ")[0] for model in experiment.models}
+    labels = {MEAN: "mean"} | {model: results.model(model).name for model in experiment.models}
     steps, looks = list(drawn["over"].unique()), style.looks([spec.baseline, *spec.compared], spec.baseline)
     figure = Figure(figsize=(style.WIDTH, 1.2 + 0.22 * len(rows)), layout="constrained")
     axes = figure.subplots(1, len(steps), sharex=True, sharey=True, squeeze=False)[0]
@@ -30,14 +31,9 @@ def draw_left(experiment: Experiment[LeftSpec], results: Results) -> style.Drawn
         ax.set_title(("" if step == steps[0] else "+ ") + step, fontsize=6)
         ax.grid(axis="y", visible=False)
         ax.locator_params("x", nbins=5, steps=style.ROUND)
-        ax.set_xlabel("points left")
-    axes[0].set_yticks(range(len(rows)), [f"{labels[model]}, {scale}" for scale, model in rows], fontsize=5.5)
+        ax.set_xlabel("Pass@K left")
+    axes[0].set_yticks(range(len(rows)), [f"{labels[model]}, {scale}" for scale, model in rows], fontsize=style.SMALL)
     axes[0].set_ylim(len(rows) - 0.5, -0.5)
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(spec.compared))
-    baseline = style.pretty(results.label(spec, spec.baseline))
-    notes = [
-        f"Pass@K left at equal Avg@K over the envelope of {baseline}'s points; each panel adds some",
-        "whiskers: 95 % intervals over seeds and problems, the choice of points included; "
-        f"dashed: {spec.margin:g} points",
-    ]
+    notes = [f"whiskers: {LEVEL:.0%} intervals, the choice of points included", f"dashed: {spec.margin:g} points"]
     return figure, frame, [*style.what_ran(experiment, results), *notes]

@@ -31,16 +31,15 @@ def draw_gains(experiment: Experiment[GainsSpec], results: Results) -> Drawn:
             ax.plot(ours["paper"], above, label=f"{label}, the paper", **look | {"markerfacecolor": "white"})
         ax.set_yticks(range(len(spec.evaluations)), [results.dataset_label(name) for name in spec.evaluations])
         ax.set_ylim(len(spec.evaluations) - 0.5, -0.5)
-        ran = results.model(model).ran.replace(" for ", " for\n")
-        ax.set_title(f"{ran}\n{HEADINGS[metric]}@K", fontsize=6)
+        ax.set_title(f"{results.model(model).name}: {HEADINGS[metric]}@K")
         ax.grid(axis="y", visible=False)
     for ax in axes[-1]:
         ax.locator_params("x", nbins=5, steps=ROUND)
         ax.set_xlabel(f"gain over {pretty(results.method_label(spec.baseline))} (points)")
     entries = sorted(zip(*axes[0, 0].get_legend_handles_labels(), strict=True), key=lambda entry: entry[1])
     figure.legend(*zip(*entries, strict=True), loc="outside upper center", ncols=len(methods))  # a column per method
-    whiskers = f"whiskers: {intervals(experiment)}; the paper's come from one run each"
-    return figure, frame, [*what_ran(experiment, results, differences=True), whiskers]
+    whiskers = [] if experiment.has_one_seed else [f"whiskers: {intervals(experiment)}"]
+    return figure, frame, [*what_ran(experiment, results, differences=True), *whiskers]
 
 
 def draw_difficulty(experiment: Experiment[DifficultySpec], results: Results) -> Drawn:
@@ -59,13 +58,10 @@ def draw_difficulty(experiment: Experiment[DifficultySpec], results: Results) ->
             ax.errorbar(x, gains["gain"], error_bars(gains, "gain"), elinewidth=0.8, capsize=1.5, **look)
         ax.set_xticks(range(len(THIRDS)), THIRDS)
         ax.set_xlim(-0.5, len(THIRDS) - 0.5)
+        ax.set_xlabel("by untrained pass rate")
         ax.set_title(f"{heading}@K")
         ax.grid(axis="x", visible=False)
     axes[0].set_ylabel(f"gain over {pretty(results.method_label(experiment.spec.baseline))} (points)")
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(methods))
-    notes = [
-        "thirds of each data set by the mean pass rate of the untrained models; gains are averaged with equal weight "
-        "over data sets and models",
-        f"whiskers: {intervals(experiment)}",
-    ]
-    return figure, frame, [*what_ran(experiment, results, differences=True), *notes]
+    whiskers = [] if experiment.has_one_seed else [f"whiskers: {intervals(experiment)}"]
+    return figure, frame, [*what_ran(experiment, results, differences=True), *whiskers]

@@ -31,11 +31,14 @@ def draw_ladder(experiment: Experiment[LadderSpec], results: Results) -> Drawn:
     rungs, larger = frame[own & (frame["model"] != PER_DECADE)], frame[~own]
     methods = list(rungs["method"].unique())
     styles = looks(methods, experiment.spec.baseline)
-    figure = Figure(figsize=(WIDTH, 0.9 + 1.15 * len(ROWS)), layout="constrained")
-    axes = figure.subplots(len(ROWS), 2, sharex="col")
+    shown = {name: row for name, row in ROWS.items() if frame[f"{row[1]}_gain"].notna().any()}
+    figure = Figure(figsize=(WIDTH, 1 + 1.15 * len(shown)), layout="constrained")
+    axes = figure.subplots(len(shown), 2, sharex="col", squeeze=False)
     baseline = pretty(results.method_label(experiment.spec.baseline))
+    axes[0, 0].set_title("each method")
+    axes[0, 1].set_title(f"gain over {baseline}")
     last_fitted = rungs.loc[rungs["model"].isin(experiment.spec.fitted), "parameters"].max()
-    for (left, right), (column, (label, gain, of_gain)) in zip(axes, ROWS.items(), strict=True):
+    for (left, right), (column, (label, gain, of_gain)) in zip(axes, shown.items(), strict=True):
         for place, method in enumerate(methods):
             rows, look = rungs[rungs["method"] == method], styles[method] | {"linewidth": 0.7}
             shifted = rows["parameters"] * 1.04 ** (place - len(methods) / 2)  # intervals would overlap
@@ -50,12 +53,7 @@ def draw_ladder(experiment: Experiment[LadderSpec], results: Results) -> Drawn:
                     _draw(right, beside, end, f"{gain}_gain", look | {"markerfacecolor": "white", "linestyle": ""}, "")
         left.set_ylabel(label)
         right.set_ylabel(of_gain)
-        if frame[f"{gain}_gain"].isna().all():
-            beyond = f"none: in some seed\noutside the Pass@K\nof {baseline}"
-            right.text(0.5, 0.5, beyond, transform=right.transAxes, ha="center", va="center", fontsize=5.5)
-            right.axis("off")
-        else:
-            right.axhline(0, color="black", linewidth=0.6)
+        right.axhline(0, color="black", linewidth=0.6)
         if experiment.spec.fitted:
             left.axvline(last_fitted * 1.2, color="0.7", linewidth=0.6)
     for ax in axes[-1]:
@@ -68,23 +66,15 @@ def draw_ladder(experiment: Experiment[LadderSpec], results: Results) -> Drawn:
     handles, _ = axes[0, 0].get_legend_handles_labels()
     labels = [pretty(results.method_label(method)) for method in methods]
     figure.legend(handles, labels, loc="outside upper center", ncols=len(methods), **LINE_LEGEND)
-    sizes = ", ".join(map(_millions, rungs["parameters"].unique()))
-    toy = "toy " if results.model(experiment.models[0]).toy else ""
-    notes = [f"{results.scale} scale: {toy}models of {sizes} parameters"]
+    notes = [f"{results.scale}: {experiment.seeds_in_words}; bars: {intervals(experiment)}"]
     if experiment.spec.fitted:
-        notes.append("dashed: predicted from the models to the left of the gray line")
+        notes.append("dashed: predicted from left of the gray line")
     if len(larger):
-        end = larger.iloc[0]
-        about = f"{_millions(end['parameters'])}, pretrained, {end['seeds']:.0f} seeds, on other problems"
-        notes.append(f"hollow: {about} ({end['scale']} scale)")
-    return figure, frame, [*notes, f"bars: {intervals(experiment)}; none for the validation accuracy"]
+        notes.append(f"hollow: pretrained, other problems ({larger['scale'].iloc[0]} scale)")
+    return figure, frame, notes
 
 
 def _draw(ax: Axes, x: pd.Series, rows: pd.DataFrame, column: str, look: Look, label: str) -> None:
     low, high = (rows.get(f"{column}_{end}", rows[column]) for end in ("low", "high"))
     ends = np.array([rows[column] - low, high - rows[column]])
     ax.errorbar(x, rows[column], ends, elinewidth=0.5, label=label, **look)
-
-
-def _millions(parameters: float) -> str:
-    return f"{parameters / 1e6:.{'0f' if parameters >= 1e7 else '2g'}} M"

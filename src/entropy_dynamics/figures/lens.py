@@ -12,7 +12,7 @@ from entropy_dynamics.analysis.curves import lens_frame
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.experiments.load import Experiment
 from entropy_dynamics.experiments.specs import LensSpec
-from entropy_dynamics.figures.style import WIDTH, Drawn, error_bars, pretty
+from entropy_dynamics.figures.style import SMALL, WIDTH, Drawn, error_bars, pretty, what_ran
 
 # In the order of PARTS.
 HEADINGS = ("$+$\n$S_*>0$\nlower", "$+$\n$S_*<0$\nraise", "$-$\n$S_*>0$\nraise", "$-$\n$S_*<0$\nlower")
@@ -30,15 +30,9 @@ def draw_lens(experiment: Experiment[LensSpec], results: Results) -> Drawn:
     draw_shares(shares, frame[[f"{part}_share" for part in PARTS]].to_numpy())
     shares.set_yticks(range(len(frame)), frame["label"].map(pretty), fontsize=6)
     _draw_ends(ends, frame, spec.baseline)
-    single = experiment.has_one_seed
-    spread = ": the spread between seeds is unknown" if single else "; whiskers: lowest to highest seed"
-    notes = [
-        f"{results.scale} scale: {frame['model_that_ran'][0]}",
-        f"{experiment.seeds_in_words}{spread}",
-        r"$+$, $-$: positive and negative samples; raise, lower: what GRPO's $A\,\nabla \log p$ does to the entropy "
-        "there; 1: as GRPO, 0: dropped, bold: amplified by over 10%; dashed: the entropy that GRPO ends with",
-    ]
-    return figure, frame, notes
+    notes = [] if experiment.has_one_seed else ["whiskers: lowest to highest seed"]
+    notes.append("1: as GRPO, 0: dropped; +, −: sign of A")
+    return figure, frame, [*what_ran(experiment, results), *notes]
 
 
 def draw_shares(ax: Axes, shares: np.ndarray) -> None:
@@ -67,7 +61,7 @@ def _draw_ends(ax: Axes, frame: pd.DataFrame, baseline: str) -> None:
     ax.axvline(line, color="0.4", linewidth=0.7, linestyle=(0, (4, 2)), zorder=0.5)
     for place, number in zip(y, value, strict=True):
         text = "–" if np.isnan(number) else f"{number:.3f}"  # NaN if a seed diverged
-        ax.text(1.3, place, text, transform=ax.get_yaxis_transform(), ha="right", va="center", fontsize=5.5)
+        ax.text(1.3, place, text, transform=ax.get_yaxis_transform(), ha="right", va="center", fontsize=SMALL)
     ax.set_xscale("log")
     ax.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
     ax.xaxis.set_major_formatter("{x:g}")

@@ -2,7 +2,7 @@
 
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from io import BytesIO
 from itertools import count
 from pathlib import Path
@@ -10,34 +10,37 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib import colormaps, rc_params_from_file
 from matplotlib.axes import Axes
-from matplotlib.colors import to_hex, to_rgb
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from entropy_dynamics.analysis.run_data import Results
+from entropy_dynamics.analysis.run_data import Model, Results
 from entropy_dynamics.analysis.statistics import LEVEL, averaged
 from entropy_dynamics.experiments.load import Experiment
-from entropy_dynamics.experiments.specs import CurvesSpec, Spec
+from entropy_dynamics.experiments.specs import Spec
 from entropy_dynamics.results.files import written_whole
 
 Look = dict[str, Any]  # keyword arguments of matplotlib
 Drawn = tuple[Figure, pd.DataFrame, list[str]]  # the figure, the numbers in it, and the notes under it
 
 STYLE = Path(__file__).with_name("figures.mplstyle")
-WIDTH = 3.5  # inches: one column of a two-column page
+RC = rc_params_from_file(STYLE, use_default_template=False)
+WIDTH = RC["figure.figsize"][0]
+SMALL = 6  # points, the least that is legible in print
 ROUND = (1, 2, 5, 10)  # steps between ticks
-NOTE: Look = {"textcoords": "offset points", "fontsize": 5.5}  # a label beside a point
+NOTE: Look = {"textcoords": "offset points", "fontsize": SMALL}  # a label beside a point
+BAND = 0.12  # opacity
 LINE_LEGEND: Look = {"columnspacing": 1.2, "handletextpad": 0.5, "labelspacing": 0.3}
-FOOTER_CHARACTERS = 84
+FOOTER_CHARACTERS = 70
 
 BLACK: Look = {"color": "black", "linestyle": "-", "marker": "D"}
 IDENTITY: Look = {"color": "#D55E00", "linewidth": 0.8, "linestyle": (0, (4, 2))}
 GRAY: Look = {"color": "0.55", "linestyle": (0, (1, 1)), "marker": ""}  # the untrained model
-# Okabe-Ito without its yellow, which is invisible on white, then gray and wine. Line styles and markers differ too.
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#666666", "#882255")
+COLORS = RC["axes.prop_cycle"].by_key()["color"]  # line styles and markers differ too
 LINES = ((5, 1.5), (5, 1.5, 1, 1.5), (1.2, 1.2), (8, 2), (3, 1, 1, 1, 1, 1), (2, 1))
 MARKERS = "os^vPX*<>hd"
 HOLLOW: Look = {"markerfacecolor": "white", "markeredgewidth": 0.6, "markersize": 3.6}
@@ -78,43 +81,33 @@ def looks(series: list[str], baseline: str) -> dict[str, Look]:
     """The look of each method, or of whatever else the lines of a figure represent.
 
     The baseline (or the first series, if it is missing) is black. The paper's methods have fixed looks, and values of
-    their parameters have shades of these. The remaining series get the rest of the cycle.
+    their parameters have shades of one scale. The remaining series get the rest of the cycle.
     """
     black = baseline if baseline in series else series[0]
     given = {black: BLACK} | {name: cycle(FIXED.index(name)) for name in series if name in FIXED}
-    for place, method in enumerate(FIXED):
+    for method in FIXED:
         sweep = [name for name in series if name.startswith(f"{method}@")]
-        given |= dict(zip(sweep, _shades(place, len(sweep)), strict=True))
+        shades = colormaps["viridis"](np.linspace(0, 0.9, len(sweep)))
+        given |= {name: cycle(i) | {"color": to_hex(shades[i])} for i, name in enumerate(sweep)}
     free = (cycle(place) for place in count(OWN) if place >= len(FIXED) or FIXED[place] not in series)
     return {name: given.get(name) or next(free) for name in series}
 
 
-def _shades(place: int, number: int) -> list[Look]:
-    """Shades from dark to light of a color of the cycle, each with a different line style and marker."""
-    color = np.array(to_rgb(cycle(place)["color"]))
-    mixed = [color + (1 - color if way > 0 else color) * way for way in np.linspace(-0.45, 0.45, number)]
-    return [cycle(place + i) | {"color": to_hex(shade)} for i, shade in enumerate(mixed)]
-
-
 def what_ran(experiment: Experiment[Spec], results: Results, differences: bool = False) -> list[str]:
     """Models, scale, and how the seeds are averaged (differences between methods: as `seed_interval`)."""
-    models = "; ".join(results.model(model).ran_with_size for model in experiment.models)
-    if experiment.has_one_seed:
-        drawn = f"{experiment.seeds_in_words}: the spread between seeds is unknown"
-    else:
-        bands = isinstance(experiment.spec, CurvesSpec) and any(panel.x == "step" for panel in experiment.spec.panels)
-        shading = ", shading: lowest to highest seed" if bands else ""
-        average = averaged(len({run.seed for run in experiment.runs})) if differences else "mean"
-        drawn = f"{average} of {experiment.seeds_in_words}{shading}"
-    return [f"{results.scale} scale: {models}", drawn]
+    average = averaged(len({run.seed for run in experiment.runs})) if differences else "mean"
+    seeds = experiment.seeds_in_words if experiment.has_one_seed else f"{average} of {experiment.seeds_in_words}"
+    return [sizes(results.scale, map(results.model, experiment.models)), seeds]
+
+
+def sizes(scale: str, models: Iterable[Model]) -> str:
+    return f"{scale}: {', '.join(dict.fromkeys(f'{model.name} ({model.size})' for model in models))}"
 
 
 def intervals(experiment: Experiment[Spec]) -> str:
     """Explanation of the intervals of scores, for the footer."""
-    if experiment.has_one_seed:
-        so_far = f" ({experiment.seeds_in_words} so far)" if experiment.planned else ""
-        return f"{LEVEL:.0%} intervals over problems, none for one seed of a trained method{so_far}"
-    return f"{LEVEL:.0%} intervals over {experiment.seeds_in_words} and over problems"
+    unknown = "problems, none for a trained method" if experiment.has_one_seed else "seeds and problems"
+    return f"{LEVEL:.0%} intervals over {unknown}"
 
 
 def error_bars(rows: pd.DataFrame, column: str, ends: str = "") -> np.ndarray:
@@ -131,14 +124,13 @@ def add_legend(to: Figure | Axes, entries: Mapping[str, Look], columns: int, **o
 
 def add_footer(figure: Figure, notes: list[str]) -> None:
     """Add small print under the figure, wrapped to its width."""
-    lines = []
-    for note in notes:
-        whole = re.sub(r"\$[^$]*\$", lambda formula: formula[0].replace(" ", "\0"), note)  # mathtext cannot span lines
-        wrapped = textwrap.wrap(whole, FOOTER_CHARACTERS, break_long_words=False, break_on_hyphens=False)
-        lines += [line.replace("\0", " ") for line in wrapped]
+    text = "; ".join(filter(None, notes))
+    whole = re.sub(r"\$[^$]*\$", lambda formula: formula[0].replace(" ", "\0"), text)  # mathtext cannot span lines
+    wrapped = textwrap.wrap(whole, FOOTER_CHARACTERS, break_long_words=False, break_on_hyphens=False)
+    lines = [line.replace("\0", " ") for line in wrapped]
     # The footer extends the figure instead of shrinking the axes; figure sizes allow for two lines.
     figure.set_figheight(figure.get_figheight() + 0.1 * max(0, len(lines) - 2))
-    figure.supxlabel("\n".join(lines), fontsize=5.5, color="0.3", x=0.01, ha="left", linespacing=1.25)
+    figure.supxlabel("\n".join(lines), fontsize=SMALL, color="0.3", x=0.01, ha="left", linespacing=1.25)
 
 
 METADATA = {  # without dates and versions, so that the same numbers give the same bytes

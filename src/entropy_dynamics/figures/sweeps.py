@@ -1,6 +1,7 @@
 """Draws sweeps over the strength of a method, at matched entropy, and over evaluation temperatures."""
 
 import textwrap
+from collections.abc import Collection
 
 import numpy as np
 import pandas as pd
@@ -11,11 +12,15 @@ from matplotlib.ticker import LogLocator
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.statistics import LEVEL
 from entropy_dynamics.analysis.sweeps import frontier_frame, matched_frame, strength_frame
+from entropy_dynamics.analysis.temperatures import on_front
 from entropy_dynamics.experiments.load import Experiment
 from entropy_dynamics.experiments.specs import METRICS, FrontierSpec, MatchedSpec, StrengthSpec
 from entropy_dynamics.figures import style
 
 LONG_LABEL = 18  # characters; three longer labels do not fit side by side
+BARRED = 4
+FAINT: style.Look = {"linewidth": 0.5, "markersize": 2.2, "alpha": 0.6}
+FRONT: style.Look = {"color": "0.4", "linewidth": 3, "alpha": 0.3, "solid_capstyle": "round"}
 PANELS = {"entropy": "entropy (nats)", "avg": "Avg@K (%)", "pass": "Pass@K (%)"}
 
 
@@ -40,26 +45,29 @@ def draw_strength(experiment: Experiment[StrengthSpec], results: Results) -> sty
                     ax.errorbar(dropping["clip_fraction"], dropping[column], ends, elinewidth=0.6, **look)
                 for value in references.loc[references["model"] == model, column]:
                     ax.axhline(value, color=look["color"] if several else "0.4", linewidth=0.7, zorder=0.5)
-                for at in dropping.to_dict("records") if column == "entropy" else ():
-                    ax.annotate(f"{at['value']:g}", (at["clip_fraction"], at[column]), (3, -7), **style.NOTE)
+                for i, at in enumerate(dropping.to_dict("records") if column == "entropy" else ()):
+                    offset = (0, (4, -10)[i % 2])  # doses may be close together
+                    ax.annotate(
+                        f"{at['value']:g}", (at["clip_fraction"], at[column]), offset, ha="center", **style.NOTE
+                    )
             ax.set_ylim(limits[column])  # the same axis for all sweeps, so that methods can be compared
             ax.locator_params("y", nbins=5, steps=style.ROUND)
+            ax.margins(x=0.15)
             ax.set_xscale("log")
-            ax.xaxis.set_major_locator(LogLocator(numticks=9))  # every decade
+            ax.xaxis.set_major_locator(LogLocator(numticks=4))
             ax.xaxis.set_major_formatter("{x:g}")
             if ax in axes[0]:
                 ax.set_title(title)
         row[0].set_ylabel(style.pretty(textwrap.fill(results.method_label(sweep["method"].iloc[0]), 16)))
     axes[-1][1].set_xlabel("dropped tokens (%)")
     if several:
-        models = {results.model(model).ran: look for model, look in styles.items()}
-        style.add_legend(figure, models, 1, **style.LINE_LEGEND)
+        models = {results.model(model).name: look for model, look in styles.items()}
+        style.add_legend(figure, models, len(models), **style.LINE_LEGEND)
     baseline = style.pretty(results.method_label(experiment.spec.baseline))
-    whiskers = "" if experiment.has_one_seed else f"; whiskers: {LEVEL:.0%} intervals, cut off at the frame"
+    whiskers = [] if experiment.has_one_seed else [f"whiskers: {LEVEL:.0%} intervals, cut at the frame"]
     parameters = dict.fromkeys(style.pretty(rows["parameter"].iloc[0]) for rows in swept)
-    sets = f"scores on {', '.join(map(results.dataset_label, experiment.evaluations))}{whiskers}"
-    lines = f"numbers: the dose, {', '.join(parameters)}; horizontal line: {baseline}"
-    return figure, frame, [*style.what_ran(experiment, results), sets, lines]
+    lines = [f"numbers: {', '.join(parameters)}", f"horizontal: {baseline}"]
+    return figure, frame, [*style.what_ran(experiment, results), *whiskers, *lines]
 
 
 def _around(values: pd.Series, share: float = 0.5) -> tuple[float, float]:
@@ -98,22 +106,12 @@ def draw_matched(experiment: Experiment[MatchedSpec], results: Results) -> style
     for ax in axes[1]:
         ax.set_xlabel(f"points over {label}")
     names = [style.pretty(results.method_label(method)) for method in differences.index]
-    axes[1, 0].set_yticks(range(len(names)), names, fontsize=5)
+    axes[1, 0].set_yticks(range(len(names)), names, fontsize=style.SMALL)
     axes[1, 1].set_yticks([])
     entries = axes[0, 0].get_legend_handles_labels()
-    figure.legend(*entries, loc="outside upper center", ncols=4, fontsize=5, **style.LINE_LEGEND)
-    shown = (spec.baseline, of_run[spec.reference])
-    without = [style.pretty(results.method_label(m)) for m in methods if m not in (*shown, *differences.index)]
-    sets = ", ".join(map(results.dataset_label, experiment.evaluations))
-    count = f"{collapsed.sum()} of {len(frame)} strengths"
-    outside = f"; outside: {count}, with less than half of the highest score" if any(collapsed) else ""
-    notes = [
-        "; ".join([*style.what_ran(experiment, results), f"scores on {sets}", f"gray: Pareto front{outside}"]),
-        f"dotted: {label}'s entropy, {reference['entropy']:.3f} nats, at which the methods are compared below: linear "
-        f"between two strengths, {LEVEL:.0%} intervals, cut off at the frame",
-    ]
-    notes += [f"without a strength that reaches it: {', '.join(without)}"] if without else []
-    return figure, frame, notes
+    figure.legend(*entries, loc="outside upper center", ncols=3, fontsize=style.SMALL, **style.LINE_LEGEND)
+    notes = ["gray: Pareto front", f"below: at {label}'s entropy (dotted), {LEVEL:.0%} intervals"]
+    return figure, frame, [*style.what_ran(experiment, results), *notes]
 
 
 def _draw_differences(ax: Axes, rows: pd.DataFrame, metric: str) -> None:
@@ -125,30 +123,41 @@ def _draw_differences(ax: Axes, rows: pd.DataFrame, metric: str) -> None:
 
 
 def draw_frontier(experiment: Experiment[FrontierSpec], results: Results) -> style.Drawn:
-    """A row of panels per model: a line per method through its sampling temperatures, left its greedy accuracy."""
-    frame = frontier_frame(experiment, results)
-    methods = list(frame["method"].unique())
-    styles = style.looks(methods, experiment.spec.baseline)
+    """A row of panels per model: a line per method through its sampling temperatures, left its greedy accuracy.
+
+    A method's checkpoints are drawn as one line, the front of all its points. Of more than `BARRED` methods only the
+    baseline, Clip_B and Clip_V have bars.
+    """
+    frame, baseline = frontier_frame(experiment, results), experiment.spec.baseline
+    every = list(frame["method"].unique())
+    methods = [name for name in every if "@" not in name or name.partition("@")[0] not in every]
+    barred = methods if len(methods) <= BARRED else [baseline, *style.FIXED[: style.OWN]]
+    styles = {name: look | ({} if name in barred else FAINT) for name, look in style.looks(methods, baseline).items()}
     labels = [style.pretty(results.label(experiment.spec, method)) for method in methods]
+    entries = dict(zip(labels, styles.values(), strict=True)) | (
+        {"with checkpoints": FRONT} if methods != every else {}
+    )
     columns = 3 if max(map(len, labels)) <= LONG_LABEL else 2
-    lines = -(-len(labels) // columns)
-    figure = Figure(figsize=(style.WIDTH, 0.7 + 0.1 * lines + 1.7 * len(experiment.models)), layout="constrained")
+    lines = -(-len(entries) // columns)
+    figure = Figure(figsize=(style.WIDTH, 0.6 + 0.1 * lines + 1.7 * len(experiment.models)), layout="constrained")
     rows = figure.subfigures(len(experiment.models), 1, squeeze=False)[:, 0]
     for row, model in zip(rows, experiment.models, strict=True):
-        row.suptitle(style.pretty(results.model(model).ran), fontsize=7)
+        row.suptitle(results.model(model).name, fontsize=7)
         of_model = frame[frame["model"] == model]
+        shown = of_model[of_model["method"].isin(methods)]
+        sampled = shown[shown["temperature"] > 0]
         left, right = row.subplots(1, 2, width_ratios=[1, 3], sharey=True)
-        _draw_greedy(left, of_model[of_model["temperature"] == 0], methods, styles)
-        _draw_sampled(right, of_model[of_model["temperature"] > 0], styles, experiment.spec.baseline)
+        _draw_greedy(left, shown[shown["temperature"] == 0], methods, styles)
+        _draw_fronts(right, of_model[of_model["temperature"] > 0], styles)
+        _draw_sampled(right, sampled, styles, baseline, barred)
+        near = sampled["pass"] >= sampled["pass"].max() / 2  # a method that collapsed would press the others together
+        for limit, score, drawn in ((right.set_xlim, "pass", sampled[near]), (right.set_ylim, "avg", shown)):
+            ends = drawn.loc[drawn["method"].isin(barred), [f"{score}_low", f"{score}_high"]].stack()
+            limit(*_around(pd.concat([drawn[score], ends]), 0.08))
         left.set_ylabel("Avg@K (%)")
-    handles, _ = rows[0].axes[1].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=columns, **style.LINE_LEGEND)
-    baseline = style.pretty(results.label(experiment.spec, experiment.spec.baseline))
-    notes = [
-        f"numbers: temperatures of {baseline}, in the same order on every line; bars: {style.intervals(experiment)}",
-        "cut off at the frame, which leaves out points with less than half of the highest Pass@K",
-        f"means over {', '.join(map(results.dataset_label, experiment.evaluations))}",
-    ]
+    style.add_legend(figure, entries, columns, **style.LINE_LEGEND)
+    notes = ["numbers: temperatures"]
+    notes += [] if experiment.has_one_seed else [f"bars: {style.intervals(experiment)}"]
     return figure, frame, [*style.what_ran(experiment, results), *notes]
 
 
@@ -161,18 +170,24 @@ def _draw_greedy(ax: Axes, rows: pd.DataFrame, methods: list[str], styles: dict[
         ax.errorbar([place] * len(row), row["avg"], style.error_bars(row, "avg", "avg_"), elinewidth=0.6, **look)
 
 
-def _draw_sampled(ax: Axes, rows: pd.DataFrame, styles: dict[str, style.Look], baseline: str) -> None:
+def _draw_fronts(ax: Axes, rows: pd.DataFrame, styles: dict[str, style.Look]) -> None:
+    for method, look in styles.items():
+        points = rows[(rows["method"] == method) | rows["method"].str.startswith(f"{method}@")]
+        if points["method"].nunique() > 1:
+            front = points[on_front(points["pass"].to_numpy(), points["avg"].to_numpy())].sort_values("pass")
+            ax.plot(front["pass"], front["avg"], **FRONT | {"color": look["color"]})
+
+
+def _draw_sampled(
+    ax: Axes, rows: pd.DataFrame, styles: dict[str, style.Look], baseline: str, barred: Collection[str]
+) -> None:
     for method, of_method in rows.groupby("method", sort=False):
-        line, look = of_method.sort_values("temperature"), styles[str(method)] | {"linewidth": 0.7}
-        ax.plot(line["pass"], line["avg"], label=method, **look)
+        line, look = of_method.sort_values("temperature"), {"linewidth": 0.7} | styles[str(method)]
+        ax.plot(line["pass"], line["avg"], **look)
         for at in line.to_dict("records") if method == baseline else ():
-            ax.annotate(f"{at['temperature']:g}", (at["pass"], at["avg"]), (2, 3), **style.NOTE)
-        for axis, score in (("xerr", "pass"), ("yerr", "avg")):
+            ax.annotate(f"{at['temperature']:g}", (at["pass"], at["avg"]), (-3, -3), ha="right", va="top", **style.NOTE)
+        for axis, score in (("xerr", "pass"), ("yerr", "avg")) if method in barred else ():
             ends = {axis: style.error_bars(line, score, f"{score}_")}
-            ax.errorbar(line["pass"], line["avg"], **ends, fmt="none", ecolor=look["color"], elinewidth=0.4)
-    near = rows[rows["pass"] >= rows["pass"].max() / 2]  # a method that collapsed would press the others together
-    for limit, score in ((ax.set_xlim, "pass"), (ax.set_ylim, "avg")):
-        low, high = near[score].min(), near[score].max()
-        limit(max(0, low - 0.15 * (high - low) - 1), high + 0.15 * (high - low) + 1)
+            ax.errorbar(line["pass"], line["avg"], **ends, fmt="none", ecolor=look["color"], elinewidth=0.4, alpha=0.6)
     ax.set_title("sampled", fontsize=6.5, pad=3)
     ax.set_xlabel("Pass@K (%)")

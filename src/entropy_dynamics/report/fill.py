@@ -20,6 +20,7 @@ def fill(template: str, **values: Any) -> str:
 
 def _html(text: str) -> Markup:
     marked = re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text)))
+    marked = re.sub(r"\bS(?:_(?=c\b)(c)|(\*))", r"<i>S</i><sub>\1\2</sub>", marked)
     return Markup(re.sub(r"Clip_([BV])\b", r"Clip<sub>\1</sub>", marked))
 
 

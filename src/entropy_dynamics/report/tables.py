@@ -48,6 +48,7 @@ def table_values(experiment: Experiment[ScoresSpec], results: Results, frame: pd
     return {
         "blocks": blocks,
         "failures": failures,
+        "baseline": results.method_label(experiment.spec.baseline),
         "columns": ["Entropy (nats)"] * experiment.spec.entropy
         + [
             f"Mean {HEADINGS[metric]}@K"

@@ -15,7 +15,7 @@ from entropy_dynamics.analysis.run_data import Model, Results
 from entropy_dynamics.analysis.verdicts import correct_primary, judge
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.experiments.claims import Claim, load_claims, read_claims, read_field
-from entropy_dynamics.figures.style import STYLE, VERDICT_LOOKS, WIDTH, add_footer, add_legend, pretty, save
+from entropy_dynamics.figures.style import STYLE, VERDICT_LOOKS, WIDTH, add_footer, add_legend, pretty, save, sizes
 from entropy_dynamics.report.fill import fill, in_digits, one_model
 from entropy_dynamics.report.summary import summary_line, verdict_counts
 from entropy_dynamics.results.files import write_json, write_text
@@ -56,9 +56,9 @@ def write_claims(results: Results) -> list[Path]:
     json, md, *pictures = (results.layout.judged("claims", suffix) for suffix in ("json", "md", "png", "svg", "pdf"))
     write_json(json, entries + gains)
     write_text(md, fill("claims.md", **values))
-    smaller = any(model and not model.is_the_papers for model in models.values())
+    ran = [model for model in models.values() if model]
     with rc_context(fname=STYLE):
-        notes = [values["head"], "smaller models ran under the models' names" if smaller else ""]
+        notes = [sizes(results.scale, ran), "gray tick: where the claim begins", one_model(ran)]
         save(_draw(headlines(entries), notes), "Headline claims", *pictures)
     return [json, md, *pictures]
 
