@@ -226,6 +226,16 @@ def test_a_difference_of_ratios_by_hand(tmp_path):
     assert list(found.by_seed) == pytest.approx([0.25] * 5)
 
 
+def test_a_relative_error_by_hand(tmp_path):
+    """Off by 0.1 of 1 and by 0.5 of -2."""
+    for seed in range(5):
+        write_curve(
+            tmp_path, "grpo", seed, cov_all=np.tile([1.1, -2.5], STEPS // 2), cov_pos=np.tile([1.0, -2.0], STEPS // 2)
+        )
+    found = finding(GRPO | {"statistic": "relative_error", "columns": ["cov_all", "cov_pos"], "above": 0}, tmp_path)
+    assert list(found.by_seed) == pytest.approx([0.3 / 1.5] * 5)
+
+
 @pytest.mark.parametrize(("level", "verdict"), [(0.6, "holds"), (0.41, "inconclusive")])
 def test_gains_in_scores(tmp_path, level, verdict):
     steps = np.array([-0.01, 0, 0.01, 0.02, -0.02])

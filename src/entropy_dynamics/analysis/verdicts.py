@@ -265,6 +265,8 @@ def _statistic(spec: CurveClaim, rows: np.ndarray) -> float:
                 return float(steps if name == "steps_to" else rows[:steps, 1].sum()) if steps else float("nan")
             case "ratio":
                 return float(means[0] / means[1])
+            case "relative_error":
+                return float(np.abs(rows[:, 0] - rows[:, 1]).mean() / np.abs(rows[:, 1]).mean())
             case "size_difference":
                 return float(abs(means[0]) - abs(means[1]))
             case "ratio_difference":
