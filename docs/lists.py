@@ -79,7 +79,7 @@ def published_runs() -> str:
         shows = f"[{run.shows}]({page})" if page else run.shows
         rows.append(
             [
-                f"[{run.was[0]}]({name}/{linked})",
+                f"[{(run.was or [name])[0]}]({name}/{linked})",
                 f"{parts} together: {shows}" if parts else shows,
                 size_of(name, runs),
                 seeds_of(name, runs),

@@ -14,7 +14,7 @@ RUN = "run.yaml"
 class PublishedRun(Section):
     """The content of run.yaml. Other runs are named by their path below docs/reference."""
 
-    was: list[str]
+    was: list[str] = Field(default_factory=list)
     """Earlier names of the folder, which frozen texts and commands still use."""
     shows: str
     page: str | None = None
