@@ -171,6 +171,20 @@ def test_samples_of_all_evaluations_are_one_table(published):
     assert [*samples] == ["model", "method", "seed", "temperature", "dataset", *stored.columns]
 
 
+def test_responses_of_training_steps_are_one_table(published):
+    tokens = pd.read_parquet(published[1] / "tokens.parquet")
+    assert list(tokens) == ["model", "method", "seed", "step", "problem_id", "logp"]
+    assert list(tokens[["seed", "problem_id"]].itertuples(index=False, name=None)) == [
+        (0, "a"),
+        (0, "b"),
+        (1, "a"),
+        (1, "b"),
+    ]
+    assert set(tokens["step"]) == {4}
+    assert [list(logp) for logp in tokens["logp"]] == [[-0.5], [-1, -2], [-1.5], [-1, -2]]
+    assert "| `tokens.parquet` | 4 |" in (published[1] / "README.md").read_text()
+
+
 def test_samples_of_engines_with_and_without_log_probabilities_are_one_table(tmp_path):
     """As of rollouts of an earlier policy, whose ratios need the engine's log p, beside GRPO's."""
     root = tmp_path / SCALE
