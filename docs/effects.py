@@ -106,9 +106,9 @@ def evidence() -> str:
     """
     kinds = {"Pass@K": ("pass", 0.7), "Avg@K": ("avg", 0.7), "greedy accuracy": ("avg", 0.0)}
     of_size: dict[str, pd.DataFrame] = {}
-    for size, scale in {"0.1 M": "laptop", "1 M": "desk"}.items():
+    for size, scales in {"0.1 M": ("laptop", "share"), "1 M": ("desk",)}.items():
         runs = []
-        files = sorted((REFERENCE / scale).rglob("counts.parquet"))
+        files = [file for scale in scales for file in sorted((REFERENCE / scale).rglob("counts.parquet"))]
         for file, model, method in product(files, TOYS, CLIPPING):
             by_seed = {}
             for kind, (metric, at) in kinds.items():
