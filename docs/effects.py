@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.stats import ttest_1samp
 
 from entropy_dynamics.analysis.claims_json import verdicts_of
 from entropy_dynamics.analysis.problem_scores import score_columns, shared_seeds
 from entropy_dynamics.analysis.published_runs import read_run
 from entropy_dynamics.analysis.run_data import Samples
-from entropy_dynamics.analysis.statistics import Interval, Scores, mean_interval, score_interval
+from entropy_dynamics.analysis.statistics import Interval, Scores, holm, mean_interval, score_interval
 
 REFERENCE = Path("docs/reference")
 TOYS = ("qwen2.5-7b-instruct", "qwen3-4b-base")
@@ -238,3 +239,18 @@ def paper_and_code() -> str:
         for name, (plus, minus) in pairs.items()
     ]
     return table(["", "dropped, %", "Avg@K", "Pass@K"], rows)
+
+
+def stale_rollouts() -> str:
+    """Each arm beside GRPO at the same staleness, with Holm's p of each quantity over the staleness and the arms."""
+    judged = verdicts_of(REFERENCE / "stale/seeds-310-314/claims.json")
+    arms = {"truncated": "truncated ratios", "masked": "masked ratios", "centering": "score centering"}
+    arms |= {"clip_b": "Clip_B", "centering_clip_b": "score centering, Clip_B"}
+    rows = [[str(steps), label] for steps, label in product((1, 3, 8), arms.values())]
+    for quantity, factor, decimals in (("entropy", 1, 2), ("accuracy", 100, 1), ("avg", 1, 1), ("pass", 1, 1)):
+        entries = [judged[f"{quantity}_{arm}_{steps}"] for steps, arm in product((1, 3, 8), arms)]
+        p = holm(np.array([ttest_1samp([*entry["by_seed"].values()], 0).pvalue for entry in entries]))
+        for row, entry, corrected in zip(rows, entries, p, strict=True):
+            ends = (factor * entry[end] for end in ("effect", "low", "high"))
+            row.append(f"{shown(*ends, decimals)} ({max(corrected, 0.01):.2f})".replace("(0.01", "(at most 0.01"))
+    return table(["steps old", "minus GRPO", "log entropy", "training accuracy", "Avg@K", "Pass@K"], rows)

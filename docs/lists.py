@@ -33,7 +33,7 @@ from entropy_dynamics.results.files import read_json
 
 EXPERIMENTS = Path("experiments")
 PART = re.compile(r"(<!-- (\w+): python docs/lists.py -->\n).*?(<!-- end -->)", re.DOTALL)
-DOCS = [*sorted(Path("docs").glob("*.md")), *sorted(REFERENCE.glob("*.md"))]
+DOCS = [*sorted(Path("docs").glob("*.md")), *sorted(REFERENCE.glob("*.md")), REFERENCE / "stale/README.md"]
 PAGES = [Path("README.md"), EXPERIMENTS / "README.md", *DOCS]
 COMMON = ("help", "scale", "results", "set")  # options that the page of the command line names once
 LINKED = ("claims.md", "controls.md", "field.md", "ladder.png", "models.json", "controls.json")
@@ -62,6 +62,7 @@ def written(page: Path) -> str:
         "lens": effects.lens,
         "matched": effects.matched_entropy,
         "switches": effects.paper_and_code,
+        "stale": effects.stale_rollouts,
         "commands": commands,
         "keys": keys,
     }
