@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.stats import ttest_1samp
 
 from entropy_dynamics.analysis.claims_json import verdicts_of
 from entropy_dynamics.analysis.problem_scores import score_columns, shared_seeds
 from entropy_dynamics.analysis.published_runs import read_run
 from entropy_dynamics.analysis.run_data import Samples
-from entropy_dynamics.analysis.statistics import Interval, Scores, holm, mean_interval, score_interval
+from entropy_dynamics.analysis.statistics import Interval, Scores, holm, mean_interval, score_interval, seed_interval
 
 REFERENCE = Path("docs/reference")
 TOYS = ("qwen2.5-7b-instruct", "qwen3-4b-base")
@@ -242,15 +241,38 @@ def paper_and_code() -> str:
 
 
 def stale_rollouts() -> str:
-    """Each arm beside GRPO at the same staleness, with Holm's p of each quantity over the staleness and the arms."""
-    judged = verdicts_of(REFERENCE / "stale/seeds-310-314/claims.json")
-    arms = {"truncated": "truncated ratios", "masked": "masked ratios", "centering": "score centering"}
-    arms |= {"clip_b": "Clip_B", "centering_clip_b": "score centering, Clip_B"}
-    rows = [[str(steps), label] for steps, label in product((1, 3, 8), arms.values())]
-    for quantity, factor, decimals in (("entropy", 1, 2), ("accuracy", 100, 1), ("avg", 1, 1), ("pass", 1, 1)):
-        entries = [judged[f"{quantity}_{arm}_{steps}"] for steps, arm in product((1, 3, 8), arms)]
-        p = holm(np.array([ttest_1samp([*entry["by_seed"].values()], 0).pvalue for entry in entries]))
-        for row, entry, corrected in zip(rows, entries, p, strict=True):
-            ends = (factor * entry[end] for end in ("effect", "low", "high"))
-            row.append(f"{shown(*ends, decimals)} ({max(corrected, 0.01):.2f})".replace("(0.01", "(at most 0.01"))
-    return table(["steps old", "minus GRPO", "log entropy", "training accuracy", "Avg@K", "Pass@K"], rows)
+    """Each arm beside GRPO at the same staleness."""
+    arms = {"grpo@S,training.importance_truncation=2.0": "truncated ratios"}
+    arms |= {"grpo@S,training.importance_masking=2.0": "masked ratios", "score_centering@S": "score centering"}
+    arms |= {"clip_b@S": "Clip_B", "score_centering_clip_b@S": "score centering, Clip_B"}
+    pairs = {}
+    for steps, (arm, label) in product((1, 3, 8), arms.items()):
+        of = {name: name.replace("S", f"training.staleness={steps}") for name in (arm, "grpo@S")}
+        pairs[str(steps), label] = of[arm], of["grpo@S"]
+    return beside("stale/seeds-310-314", ["steps old", "minus GRPO"], pairs)
+
+
+def kl_term() -> str:
+    """The KL term to the starting policy, at each strength, beside GRPO."""
+    arms = {"0.04": "reference_kl"} | {beta: f"reference_kl@beta={beta}" for beta in ("0.1", "0.3", "1.0")}
+    pairs = {(beta,): (arm, "grpo") for beta, arm in arms.items()}
+    return beside("laptop/controls/seeds-320-324", ["beta, minus GRPO"], pairs)
+
+
+def beside(folder: str, heads: list[str], pairs: dict[tuple[str, ...], tuple[str, str]]) -> str:
+    """Differences of the toy Qwen2's methods, in brackets the p values of a column after Holm's correction."""
+    metrics = pd.read_parquet(REFERENCE / folder / "metrics.parquet")
+    last = metrics[metrics["step"] >= 0.9 * (metrics["step"].max() + 1)]
+    ends = last.groupby(["method", "seed"])[["entropy", "accuracy"]].mean()
+    ends = ends.assign(entropy=np.log(ends["entropy"]), accuracy=100 * ends["accuracy"])
+    rows = [list(names) for names in pairs]
+    for column, decimals in {"entropy": 2, "accuracy": 1, "avg": 1, "pass": 1}.items():
+        intervals = []
+        for plus, minus in pairs.values():
+            if column in ends:
+                intervals.append(seed_interval((ends[column][plus] - ends[column][minus]).to_numpy()))
+            else:
+                intervals.append(gain([folder], column, plus, minus, TOYS[:1]))
+        for row, of, p in zip(rows, intervals, holm(np.array([of.p for of in intervals])), strict=True):
+            row.append(f"{shown(of.value, of.low, of.high, decimals)} ({'< 0.001' if p < 0.001 else f'{p:.3f}'})")
+    return table([*heads, "log entropy", "training accuracy", "Avg@K", "Pass@K"], rows)

@@ -33,7 +33,8 @@ from entropy_dynamics.results.files import read_json
 
 EXPERIMENTS = Path("experiments")
 PART = re.compile(r"(<!-- (\w+): python docs/lists.py -->\n).*?(<!-- end -->)", re.DOTALL)
-DOCS = [*sorted(Path("docs").glob("*.md")), *sorted(REFERENCE.glob("*.md")), REFERENCE / "stale/README.md"]
+RECORDS = [REFERENCE / name / "README.md" for name in ("stale", "laptop/controls")]
+DOCS = [*sorted(Path("docs").glob("*.md")), *sorted(REFERENCE.glob("*.md")), *RECORDS]
 PAGES = [Path("README.md"), EXPERIMENTS / "README.md", *DOCS]
 COMMON = ("help", "scale", "results", "set")  # options that the page of the command line names once
 LINKED = ("claims.md", "controls.md", "field.md", "ladder.png", "models.json", "controls.json")
@@ -63,6 +64,7 @@ def written(page: Path) -> str:
         "matched": effects.matched_entropy,
         "switches": effects.paper_and_code,
         "stale": effects.stale_rollouts,
+        "kl": effects.kl_term,
         "commands": commands,
         "keys": keys,
     }
