@@ -28,12 +28,13 @@ def draw_left(experiment: Experiment[LeftSpec], results: Results) -> style.Drawn
             y = [rows.index(key) + shift for key in zip(of["scale"], of["model"], strict=True)]
             look = looks[method] | {"linestyle": "", "label": style.pretty(label_of(experiment, results, method))}
             ax.errorbar(of["left"], y, xerr=style.error_bars(of, "left", "left_"), elinewidth=0.8, capsize=1.5, **look)
-        ax.set_title(("" if step == steps[0] else "+ ") + step, fontsize=6)
+        ax.set_title(("" if step == steps[0] else "+ ") + step, fontsize=style.SMALL)
         ax.grid(axis="y", visible=False)
         ax.locator_params("x", nbins=5, steps=style.ROUND)
         ax.set_xlabel("Pass@K left")
-    axes[0].set_yticks(range(len(rows)), [f"{labels[model]}, {scale}" for scale, model in rows], fontsize=style.SMALL)
+    names = [f"{labels[model]}, {scale}" for scale, model in rows] if len(rows) > 1 else [""]  # the notes name one
+    axes[0].set_yticks(range(len(rows)), names, fontsize=style.SMALL)
     axes[0].set_ylim(len(rows) - 0.5, -0.5)
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(spec.compared))
-    notes = [f"whiskers: {LEVEL:.0%} intervals, the choice of points included", f"dashed: {spec.margin:g} points"]
+    notes = [f"whiskers: {LEVEL:.0%} intervals, choice of points included", f"dashed: {spec.margin:g} points"]
     return figure, frame, [*style.what_ran(experiment, results), *notes]
