@@ -51,12 +51,13 @@ def test_one_untrained_model_counts_for_all_seeds(tmp_path, capsys):
 
 
 def test_a_seed_counts_with_its_runs_and_not_with_their_rows(tmp_path):
-    """Two methods have seed 0; the one that alone has seed 1 has a data set more at that seed. Answers are unknown."""
-    more = Run(MODEL, "grpo", 1)
+    """Two methods have seed 1; seed 0 has one, with two data sets more. Answers are unknown."""
+    more = Run(MODEL, "grpo", 0)
     for dataset in ("aime25", "dapo500"):
-        write_evaluation(tmp_path / "in" / SCALE, more, dataset, np.ones((90, 8), bool))
-    folder = archived(tmp_path / "in", SCALE, {}, {0: [0, 1], 1: [2, 2]}, clip_b={0: [3, 3]})
-    assert main(["restore", folder, "--out", str(tmp_path / SCALE)]) == 0
+        write_evaluation(tmp_path / "a" / SCALE, more, dataset, np.ones((90, 8), bool))
+    one = archived(tmp_path / "a", SCALE, {}, {0: [2, 2]})
+    both = archived(tmp_path / "b", SCALE, {}, {1: [0, 1]}, clip_b={1: [3, 3]})
+    assert main(["restore", one, both, "--out", str(tmp_path / SCALE)]) == 0
     results = Results(tmp_path / SCALE, SCALE, {"tables": 2, "extras": 2, "pilot": 1})
     assert correct_of(results, "grpo", 2) == [[0, 1], [2, 2]]
     restored = pd.read_parquet(more.evaluation_file(tmp_path / SCALE, "aime24"))
