@@ -167,8 +167,8 @@ def test_the_paper_s_methods_are_those_that_its_experiments_train():
     assert trained <= shown
     variants = {"clip_b_paper", "clip_v_paper", "grpo_binary_reward", "grpo_per_group"}
     placebos = {"random_mask", "random_mask_v", "low_p_mask", "low_p_mask_v", "random_positive"}
-    rates = {name for name in shown if name.endswith("_rate")}
-    assert shown - trained == variants | placebos | rates
+    doses = {name for name in shown if name.endswith(("_rate", "_share"))}
+    assert shown - trained == variants | placebos | doses
 
 
 def test_two_files_of_one_name_are_refused(tmp_path):

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from conftest import ROOT
@@ -39,9 +40,12 @@ def test_all_else_is_as_at_the_laptop_scale(scale):
 def test_arms_of_share():
     methods = ["grpo", "clip_b", "clip_b_share", "clip_v", "clip_v_share"]
     assert runs_of("share") == {(toy, method, seed) for toy in TOYS for method in methods for seed in SEEDS["share"]}
+    metrics = pd.read_parquet(ROOT / "docs/reference/share/seeds-300-304/metrics.parquet")
+    dropped = metrics.groupby(["model", "method"])["clip_fraction"].mean()
     for toy in TOYS:
         for method in ("clip_b", "clip_v"):
-            assert load_config("share", toy, f"{method}_share").method.params.mu is None
+            params = load_config("share", toy, f"{method}_share").method.params
+            assert (params.mu, params.share) == (None, float(f"{dropped[toy, method]:.2g}"))
 
 
 def test_arms_of_stale():

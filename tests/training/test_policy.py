@@ -41,6 +41,12 @@ def test_policy_stats_against_one_sequence_at_a_time(make_model, make_trainer, a
                 assert not got[length:].any()
 
 
+def test_a_misspelt_option_of_the_second_pass_is_refused(model):
+    batch = RolloutBatch.collate([Prompt("a", [5])], [Rollout("a", 0, [1, 2], "stop")])
+    with pytest.raises(TypeError, match="minp"):
+        Policy(model).stats(batch, torch.arange(1), 1.0, minp=0.1)
+
+
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_prompts_that_run_once_get_the_gradient_of_all_their_responses(make_model, architecture):
     prompts = [Prompt("a", [5, 6, 7]), Prompt("b", [8]), Prompt("c", [9, 10])]
@@ -175,6 +181,9 @@ def test_hand_worked_collation(monkeypatch):
     assert batch.groups.tolist() == [0, 1, 0]
     assert batch.mask.tolist() == [[True, True, False], [True, False, False], [True, True, True]]
     assert batch.copy_of.tolist() == [0, 1, 2]
+    assert batch.is_sampled(torch.tensor([2, 0])) is None
+    every = dataclasses.replace(batch, top=torch.arange(10).expand(3, 3, 10))
+    assert every.is_sampled(torch.tensor([2, 0])).int().argmax(-1).tolist() == [[4, 4, 4], [1, 2, 0]]
     monkeypatch.setattr(batch_module, "PADDING", 1)
     assert [rows.tolist() for rows in batch.micro_batches(12)] == [[2, 0], [1]]
     assert [rows.tolist() for rows in batch.micro_batches(11)] == [[2], [0, 1]]

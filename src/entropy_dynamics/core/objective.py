@@ -7,7 +7,7 @@ update is a plain sum over tokens, regardless of how these are split into micro-
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
 from entropy_dynamics.core.groups import Grouping
@@ -92,6 +92,7 @@ def effective_advantages(
     logp: PerToken,
     entropy: PerToken,
     top_logp: Float[Tensor, "batch token top"] | None = None,
+    is_sampled: Bool[Tensor, "batch token top"] | None = None,
 ) -> PerToken:
     """Coefficient of each token's grad log p in the descent step of a loss: -(dloss/dlogp - L dloss/dH), by autograd.
 
@@ -104,7 +105,8 @@ def effective_advantages(
     token, so its coefficient is an approximation.
 
     `loss_of` is the loss as a function of `logp`, `entropy` and, if given, `top_logp`, nats. It is differentiated at
-    their values, outside their graphs.
+    their values, outside their graphs. `is_sampled` tells which entry of `top_logp` is the sampled token's; None: every
+    entry that equals `logp`, so ties count more than once.
     """
     values = [logp, entropy, *([] if top_logp is None else [top_logp])]
     with torch.enable_grad():
@@ -113,7 +115,7 @@ def effective_advantages(
     by_logp, by_entropy, *by_top = gradients
     effective = (logp + entropy).detach() * by_entropy - by_logp
     for top, gradient in zip(leaves[2:], by_top, strict=True):
-        sampled = top.detach() == logp.detach()[..., None]
+        sampled = top == logp.detach()[..., None] if is_sampled is None else is_sampled
         effective -= torch.where(sampled, gradient / top.detach().exp(), 0.0).sum(-1)
     return effective
 

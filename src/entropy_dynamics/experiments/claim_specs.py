@@ -21,8 +21,8 @@ OfFour = Literal["ratio_difference"]
 Statistic = Literal[OfOne, OfTwo, OfThree, OfFour]
 """mean | log_mean: its logarithm, so that a difference is a log ratio | log_sd: logarithm of the standard deviation |
 log_relative_sd: likewise of the column's logarithm | drop of the mean from the first to the last tenth, as a share |
-ratio of the means of two columns | relative_error: mean absolute difference of two columns over that of the second from
-0 | size_difference: of the absolute values of two means, first minus second |
+ratio of the means of two columns | relative_error: mean of |first - second| over the mean of |second| |
+size_difference: of the absolute values of two means, first minus second |
 correlation of two columns | same_sign: share of the steps at which two have the same sign, minus the share expected of
 unrelated ones with as many negative steps | correlation_difference: of the first column's correlation with the second,
 minus that with the third | ratio_difference: of two ratios of means, first to second minus third to fourth | steps_to:

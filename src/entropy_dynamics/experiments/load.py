@@ -173,12 +173,17 @@ class Experiment(Generic[S]):
 
 
 def experiment_files(experiments: Path = EXPERIMENTS) -> dict[str, Path]:
-    """Name -> YAML file of all tables and figures, by name: those in that folder, in FURTHER and in TARGETS."""
+    """Name -> YAML file of all tables and figures, by name: those in that folder, in FURTHER and in TARGETS.
+
+    If none is THEORY, that of the folder above.
+    """
     files: dict[str, Path] = {}
     for folder in (experiments, *(experiments / name for name in (FURTHER, *TARGETS))):
         for path in folder.glob("*.yaml"):
             if (other := files.setdefault(path.stem, path)) != path:
                 raise UserError(f"{path} has the name of {other}; rename one of them")
+    if (above := experiments.parent / f"{THEORY}.yaml").is_file():
+        files.setdefault(THEORY, above)
     return {name: files[name] for name in sorted(files.keys() - NOT_EXPERIMENTS)}
 
 
@@ -197,7 +202,7 @@ def load_experiment(
     if name not in files:
         raise UserError(f"unknown table or figure {name!r}{nearest(name, files)}")
     path = files[name]
-    folder = PAPER if path.parent == experiments else path.parent.name
+    folder = PAPER if path.parent in (experiments, experiments.parent) else path.parent.name
     spec = parse(specs.SpecFile, read_yaml(path), str(path)).root
     if isinstance(spec, specs.SweepsSpec) and spec.evaluations is None:
         spec = spec.model_copy(update={"evaluations": [config.training.validation_set]})

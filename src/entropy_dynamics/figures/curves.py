@@ -34,6 +34,7 @@ def draw_curves(experiment: Experiment[CurvesSpec], results: Results) -> style.D
     baseline = style.pretty(results.label(experiment.spec, experiment.spec.baseline))
     styles = _styles(experiment, results, lines, labels)
     legends: list[tuple[str, dict[str, style.Look]]] = []
+    cut = False
     plain: style.Look = {"marker": ""} if any(panel.points for panel in panels) else {}  # markers are the points
     for first in range(columns):  # the panels of a column share their legend
         below = range(first, len(panels), columns)
@@ -50,7 +51,7 @@ def draw_curves(experiment: Experiment[CurvesSpec], results: Results) -> style.D
                 ax.set_title(style.pretty(panels[i].title.replace("{model}", ran)))
             known = [name for name in panels[i].columns if name in results.paper.levels]
             levels = [column(name).factor * results.paper.levels[name].value for name in known]
-            _set_axes(ax, panels[i], lines[i], levels)
+            cut |= _set_axes(ax, panels[i], lines[i], levels)
             if first == 0 or not share:
                 ax.set_ylabel(
                     column(panels[i].columns[0]).axis.replace("@K", f"@{results.config.training.validation_samples}")
@@ -68,7 +69,8 @@ def draw_curves(experiment: Experiment[CurvesSpec], results: Results) -> style.D
         for ax, (swept, entries) in zip(axes[0], legends, strict=True):
             place = _above_title(ax) | style.LINE_LEGEND | {"title": swept}
             style.add_legend(ax, entries, _legend_columns(entries, 24), **place)
-    return figure, curves_frame(experiment, results, lines), [*style.what_ran(experiment, results), *_notes(experiment)]
+    notes = [*style.what_ran(experiment, results), *_notes(experiment, cut)]
+    return figure, curves_frame(experiment, results, lines), notes
 
 
 def _line_label(experiment: Experiment[CurvesSpec], results: Results, line: Line, lines: list[Line]) -> str:
@@ -129,8 +131,9 @@ def _draw_lines(ax: Axes, panel: Panel, lines: list[Line], styles: list[style.Lo
             ax.errorbar(points.index + shift, points["value"], spread, fmt="o", elinewidth=0.7, **mark)
 
 
-def _set_axes(ax: Axes, panel: Panel, lines: list[Line], levels: list[float]) -> None:
-    """Scales and limits, with the paper's `levels` in view."""
+def _set_axes(ax: Axes, panel: Panel, lines: list[Line], levels: list[float]) -> bool:
+    """Scales and limits, with the paper's `levels` in view. Returns whether a band is cut at the top."""
+    cut = False
     ax.xaxis.set_major_locator(MaxNLocator(6 if panel.x == "step" else 5, steps=style.ROUND))
     if panel.log:
         ax.set_yscale("log")
@@ -146,10 +149,12 @@ def _set_axes(ax: Axes, panel: Panel, lines: list[Line], levels: list[float]) ->
         low, high = ax.get_ylim()
         highs = np.concatenate([line.curve[["value", "high"]].max(axis=1) for line in lines])
         usual = max(np.quantile(highs, 0.9), 1.05 * max(line.curve["value"].max() for line in lines))
-        if panel.x == "step" and 1.5 * usual < highs.max():  # spikes of a band would press the lines together
+        cut = panel.x == "step" and bool(1.5 * usual < highs.max())  # spikes would press the lines together
+        if cut:
             ax.set_ylim(top=usual)
         if low < 0 < high:
             ax.axhline(0, color="0.5", linewidth=0.6, zorder=0.5)
+    return cut
 
 
 def _above_title(ax: Axes) -> style.Look:
@@ -166,10 +171,10 @@ def _legend_columns(labels: Collection[str], characters: int) -> int:
     return max(1, min(len(labels), int(characters / widest)))
 
 
-def _notes(experiment: Experiment[CurvesSpec]) -> list[str]:
+def _notes(experiment: Experiment[CurvesSpec], cut: bool) -> list[str]:
     """What bands and whiskers are."""
     panels = experiment.spec.panels
     drawn = {"shading": any(panel.x == "step" for panel in panels)}
     drawn["whiskers"] = any(panel.points or panel.x != "step" for panel in panels)
     spread = " and ".join(name for name, some in drawn.items() if some)
-    return [] if experiment.has_one_seed else [f"{spread}: lowest to highest seed"]
+    return [] if experiment.has_one_seed else [f"{spread}: lowest to highest seed{', cut at the frame' if cut else ''}"]

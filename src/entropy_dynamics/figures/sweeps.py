@@ -110,8 +110,15 @@ def draw_matched(experiment: Experiment[MatchedSpec], results: Results) -> style
     axes[1, 1].set_yticks([])
     entries = axes[0, 0].get_legend_handles_labels()
     figure.legend(*entries, loc="outside upper center", ncols=3, fontsize=style.SMALL, **style.LINE_LEGEND)
-    notes = ["gray: Pareto front", f"below: at {label}'s entropy (dotted), {LEVEL:.0%} intervals"]
+    shown = {*differences.index, of_run[spec.reference], spec.baseline}  # the baseline has one strength
+    never = f", {n} miss it" if (n := len(set(methods) - shown)) else ""
+    notes = ["gray: Pareto front", *_outside(collapsed.sum(), len(frame))]
+    notes += [f"below: {LEVEL:.0%} intervals at dotted entropy{never}"]
     return figure, frame, [*style.what_ran(experiment, results), *notes]
+
+
+def _outside(count: int, of: int) -> list[str]:
+    return [f"outside: {count} of {of}"] if count else []
 
 
 def _draw_differences(ax: Axes, rows: pd.DataFrame, metric: str) -> None:
@@ -141,6 +148,7 @@ def draw_frontier(experiment: Experiment[FrontierSpec], results: Results) -> sty
     lines = -(-len(entries) // columns)
     figure = Figure(figsize=(style.WIDTH, 0.6 + 0.1 * lines + 1.7 * len(experiment.models)), layout="constrained")
     rows = figure.subfigures(len(experiment.models), 1, squeeze=False)[:, 0]
+    outside = points = 0
     for row, model in zip(rows, experiment.models, strict=True):
         row.suptitle(results.model(model).name, fontsize=7)
         of_model = frame[frame["model"] == model]
@@ -154,9 +162,10 @@ def draw_frontier(experiment: Experiment[FrontierSpec], results: Results) -> sty
         for limit, score, drawn in ((right.set_xlim, "pass", sampled[near]), (right.set_ylim, "avg", shown)):
             ends = drawn.loc[drawn["method"].isin(barred), [f"{score}_low", f"{score}_high"]].stack()
             limit(*_around(pd.concat([drawn[score], ends]), 0.08))
+        outside, points = outside + (sampled["pass"] < right.get_xlim()[0]).sum(), points + len(sampled)
         left.set_ylabel("Avg@K (%)")
     style.add_legend(figure, entries, columns, **style.LINE_LEGEND)
-    notes = ["numbers: temperatures"]
+    notes = ["numbers: temperatures", *_outside(outside, points)]
     notes += [] if experiment.has_one_seed else [f"bars: {style.intervals(experiment)}"]
     return figure, frame, [*style.what_ran(experiment, results), *notes]
 

@@ -82,7 +82,12 @@ class Method(Section):
         return any("entropy" in inspect.signature(loss).parameters for loss in losses)
 
     def second_pass(self) -> dict[str, Any]:
-        """Options of `token_stats` (`top`, `min_p`) for statistics that need a second pass over the vocabulary."""
+        """Options of `token_stats` (`top`, `min_p`) for statistics that need a second pass over the vocabulary.
+
+        Two more are for the trainer, which then also passes `top_logq` to `token_loss`: `engine_top`, the number of the
+        engine's most likely tokens (None: the whole vocabulary), for log p of the engine, and `reference`, whatever its
+        value, for log p of the policy before training over the whole vocabulary.
+        """
         return {}
 
     def shape_rewards(self, rewards: PerRollout, groups: Groups, mean_logp: PerRollout) -> PerRollout:

@@ -1,7 +1,8 @@
 """Placebos of Clip_B, Clip_V and Clip-Cov: drop as many tokens as the reference would, but others. Not in the paper.
 
-A placebo inherits from its reference, with all parameters, and computes the reference's weights on the same batch. It
-drops as many tokens of negative, of positive and of zero advantage, so that only the selection of the tokens differs.
+A placebo inherits from its reference, with all parameters, and computes the reference's weights on the same batch.
+Those of Clip_B and Clip_V drop as many tokens of negative, of positive and of zero advantage, so that only the
+selection of the tokens differs.
 """
 
 from typing import Any, ClassVar
@@ -67,8 +68,8 @@ class LowPMaskV(_Placebo, ClipV):
 class RandomPositive(ClipCov):
     """Drops tokens of correct answers (A > 0) drawn uniformly, as many as Clip-Cov drops in all.
 
-    Zeroing random tokens of positive advantage did about what Clip-Cov does in arXiv 2511.05993, of which only
-    third-party summaries were read.
+    Or all of them, if there are fewer. Zeroing random tokens of positive advantage did about what Clip-Cov does in
+    arXiv 2511.05993, of which only third-party summaries were read.
     """
 
     def token_weights(

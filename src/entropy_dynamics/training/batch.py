@@ -38,6 +38,14 @@ class RolloutBatch:
     top_logq: Float[Tensor, "batch token top"] | None = None
     """Their log p under that policy, the engine's or the one before training, nats."""
 
+    def is_sampled(self, rows: Rows) -> Bool[Tensor, "rows token top"] | None:
+        """Which tokens of `top` are the rollout's own."""
+        if self.top is None:
+            return None
+        place = self.prompt_lengths[rows, None] + torch.arange(self.mask.shape[1], device=rows.device)
+        tokens = self.sequences[rows].gather(1, place.clamp_max(self.sequences.shape[1] - 1))
+        return self.top[rows] == tokens[..., None]
+
     @classmethod
     def collate(cls, prompts: Sequence[Prompt], rollouts: Sequence[Rollout]) -> "RolloutBatch":
         """Pad and stack rollouts, each matched to its prompt by problem id. Padding is 0, as nothing attends to it."""

@@ -71,10 +71,10 @@ class Policy(nn.Module):
     def stats(self, batch: RolloutBatch, rows: Rows, temperature: float, **options: Any) -> TokenStats:
         """TokenStats of the response tokens of `rows`, each [rows, token], 0 on padding. Identical rows are run once.
 
-        `options` are `entropy_gradient`, `top` and `min_p` of `token_stats`. What else a method's `second_pass` names,
-        the batch has.
+        `options` are `entropy_gradient`, `top` and `min_p` of `token_stats`; `engine_top` and `reference`, of a
+        method's `second_pass`, are in the batch.
         """
-        options = {name: value for name, value in options.items() if name in ("entropy_gradient", "top", "min_p")}
+        options = {name: value for name, value in options.items() if name not in ("engine_top", "reference")}
         distinct, inverse = batch.copy_of[rows].unique(return_inverse=True)
         mask = batch.mask[distinct]
 

@@ -213,7 +213,7 @@ class PolicyUpdate:
             return weighted_sum(token_loss, multipliers)
 
         values = now.logp, now.entropy, now.top_logp
-        return loss_of(*values), effective_advantages(loss_of, *values)
+        return loss_of(*values), effective_advantages(loss_of, *values, batch.is_sampled(rows))
 
     def _by_gradient(
         self, batch: RolloutBatch, rows: Rows, advantages: PerToken, weights: PerToken, least: int = 1

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.distributions import Categorical, kl_divergence
 
+from entropy_dynamics.core.objective import effective_advantages
 from entropy_dynamics.core.token_stats import token_stats
 from entropy_dynamics.methods import load_method
 from mistakes import mistake
@@ -46,6 +47,24 @@ def test_its_gradient_is_that_of_the_divergence_in_float64():
         found.append((states.grad.double(), weight.grad.double()))
     for got, expected in zip(*found, strict=True):
         assert_close(got, expected, relative=1e-5)
+
+
+def test_its_effective_advantages_have_the_gradient_in_expectation_with_ties():
+    """Over tokens drawn from p, the mean of the effective advantage times grad log p is minus the loss's gradient."""
+    p, q = (torch.tensor(values, dtype=torch.float64) for values in ([0.3, 0.3, 0.3, 0.1], [0.1, 0.2, 0.3, 0.4]))
+    logits, method, whole = p.log().requires_grad_(), load_method("reference_kl", beta=BETA), torch.zeros_like(p)
+    kl_divergence(Categorical(logits=logits), Categorical(probs=q)).backward()
+
+    def loss_of(logp, entropy, top_logp):
+        return method.token_loss(
+            logp, logp.detach(), 0 * logp, torch.ones(1, 1), top_logp=top_logp, top_logq=q.log()
+        ).sum()
+
+    for token, own in enumerate(torch.eye(len(p), dtype=torch.float64)):
+        logp = p.log()[None, None]
+        given = logp[..., token], torch.zeros(1, 1, dtype=torch.float64), logp, own.bool()[None, None]
+        whole -= p[token] * effective_advantages(loss_of, *given).item() * (own - p)
+    torch.testing.assert_close(whole, BETA * logits.grad)
 
 
 def test_a_step_is_tied_to_the_policy_before_training(make_trainer, model):
