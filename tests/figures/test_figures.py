@@ -122,9 +122,9 @@ def test_the_style_can_be_used_by_its_name():
 
 
 def test_a_picture_has_256_colors_and_looks_as_before(tmp_path, monkeypatch):
-    figure = Figure(figsize=(3.5, 2))
-    figure.subplots().scatter(*np.random.default_rng(0).random((2, 99)), c=np.arange(99), cmap="viridis")
     with rc_context(fname=style.STYLE):
+        figure = Figure(figsize=(3.5, 2))
+        figure.subplots().scatter(*np.random.default_rng(0).random((2, 99)), c=np.arange(99), cmap="viridis")
         style.save(figure, "A title", small := tmp_path / "small.png")
         monkeypatch.setattr(style, "with_palette", lambda png: png)
         style.save(figure, "A title", large := tmp_path / "large.png")
