@@ -61,6 +61,21 @@ def test_the_ratio_is_to_the_policy_that_sampled(make_trainer, model):
     assert_close(gradients(trainer.policy.model), gradients(now), relative=1e-4)
 
 
+def test_weights_may_depend_on_the_log_p_of_the_policy_that_sampled(make_trainer, model):
+    """As STEER's do: a method gets it, and a generator, with every batch."""
+    trainer, batches, given = make_trainer(model, "steer", steps=2, staleness=1, learning_rate=3e-2), [], []
+    trainer.keep = lambda step, rollouts, *_: batches.append(rollouts)
+    weigh = trainer.method.token_weights
+    object.__setattr__(trainer.method, "token_weights", lambda *of, **named: given.append(named) or weigh(*of, **named))
+    for step in range(2):
+        trainer.step(step)
+    for rollouts, named in zip(batches, given, strict=True):
+        for rollout, row in zip(rollouts, named["logp_old"], strict=True):
+            sampled = torch.tensor(rollout.logp)
+            assert any(torch.equal(sampled, row[start : start + len(sampled)]) for start in range(len(row)))
+        assert isinstance(named["generator"], torch.Generator)
+
+
 def test_corollary_4_on_stale_rollouts_is_4_1(make_trainer, model):
     """The entropy metrics take the ratios to the policy that sampled, which these learning rates move far from 1."""
     trainer, kept = make_trainer(model, steps=4, staleness=3, learning_rate=1e-2), {}
