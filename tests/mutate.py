@@ -58,7 +58,15 @@ TESTS = {  # the quick ones first: a mutant is done with at the first test that 
     "methods/s_star": ["methods", "golden_run"],
     "publishing/restore": ["published", "restored_seeds"],
     "training/critic": ["critic", "training"],
-    "training/update": ["staleness", "first_order", "baselines", "training_metrics", "loss_methods", "training", "golden_run"],
+    "training/update": [
+        "staleness",
+        "first_order",
+        "baselines",
+        "training_metrics",
+        "loss_methods",
+        "training",
+        "golden_run",
+    ],
 }
 # Of other papers' methods, those that name the method, and then all_methods.
 OF_METHODS = ["baselines", "loss_methods", "advantage_methods", "vocabulary_methods", "authors_functions"]
