@@ -136,7 +136,7 @@ def test_entropies_at_the_end(results):
     interval = mean_interval(np.array([0.1, 0.2, 0.4]))
     assert frame.loc["clip_b", "entropy_low"] == pytest.approx(interval.low)
     assert np.isnan(frame.loc[BASE, "entropy"])
-    assert not frame["equals_baseline"].any()  # of the baseline itself it says nothing
+    assert not frame["equals_baseline"].any()  # also not of the baseline
     for seed in range(3):
         curve = np.linspace(0.5, 0.1 * (1 + seed), 10)
         write_curve(results.root, "clip_b", seed, steps=10, entropy=curve)

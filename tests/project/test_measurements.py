@@ -79,7 +79,7 @@ def verdicts(file: str) -> tuple[int, ...]:
 
 
 def came_back() -> tuple[int, int]:
-    """Of the decided claims of the field: those of the first run, and the same in the second."""
+    """The number of decided verdicts of the first run, and how many the second run repeats."""
     first, second = judged("laptop/methods/seeds-0-4/field.json"), judged("laptop/field/seeds-50-59/field.json")
     decided = {claim: verdict for claim, verdict in first.items() if verdict != "inconclusive"}
     return len(decided), sum(second[claim] == verdict for claim, verdict in decided.items())
@@ -179,7 +179,7 @@ def few_tokens() -> list[float]:
 
 
 def core_seconds(run: int) -> list[float]:
-    """Of a step, over those of GRPO's."""
+    """The ratio of the core-seconds of this step to those of a GRPO step."""
     grpo, other = (benchmark("pretrained_step")[one]["core_seconds"]["training"] for one in (0, run))
     return [other / grpo]
 

@@ -153,7 +153,7 @@ def test_a_method_with_other_seeds_than_the_rest_changes_no_verdict(tmp_path, ca
 
 
 def test_seeds_that_all_methods_have_come_first(tmp_path):
-    """Of two folders whose ablations have two of three seeds, a group of four seeds has those four."""
+    """Two folders, each with ablations for two of three seeds: restored together, the group has four seeds."""
     folders = []
     for first in (0, 50):
         seeds = {first + place: [place, first // 10] for place in range(3)}
