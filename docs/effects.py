@@ -248,31 +248,43 @@ def stale_rollouts() -> str:
     pairs = {}
     for steps, (arm, label) in product((1, 3, 8), arms.items()):
         of = {name: name.replace("S", f"training.staleness={steps}") for name in (arm, "grpo@S")}
-        pairs[str(steps), label] = of[arm], of["grpo@S"]
+        pairs[str(steps), label] = TOYS[0], of[arm], of["grpo@S"]
     return beside("stale/seeds-310-314", ["steps old", "minus GRPO"], pairs)
 
 
 def kl_term() -> str:
     """The KL term to the starting policy, at each strength, beside GRPO."""
     arms = {"0.04": "reference_kl"} | {beta: f"reference_kl@beta={beta}" for beta in ("0.1", "0.3", "1.0")}
-    pairs = {(beta,): (arm, "grpo") for beta, arm in arms.items()}
+    pairs = {(beta,): (TOYS[0], arm, "grpo") for beta, arm in arms.items()}
     return beside("laptop/controls/seeds-320-324", ["beta, minus GRPO"], pairs)
 
 
-def beside(folder: str, heads: list[str], pairs: dict[tuple[str, ...], tuple[str, str]]) -> str:
-    """Differences of the toy Qwen2's methods, in brackets the p values of a column after Holm's correction."""
+def placebo_of_clip_cov() -> str:
+    """Clip-Cov beside as many random tokens of correct answers, and those beside GRPO, per toy model."""
+    tables = []
+    for plus, minus, head in (
+        ("clip_cov", "random_positive", "Clip-Cov minus random tokens"),
+        ("random_positive", "grpo", "random tokens minus GRPO"),
+    ):
+        pairs = {(f"toy {short}",): (model, plus, minus) for short, model in zip(("Qwen2", "Qwen3"), TOYS, strict=True)}
+        tables.append(beside("laptop/controls/seeds-330-334", [head], pairs))
+    return "\n\n".join(tables)
+
+
+def beside(folder: str, heads: list[str], pairs: dict[tuple[str, ...], tuple[str, str, str]]) -> str:
+    """Differences of two methods of a toy model, in brackets the p values of a column after Holm's correction."""
     metrics = pd.read_parquet(REFERENCE / folder / "metrics.parquet")
     last = metrics[metrics["step"] >= 0.9 * (metrics["step"].max() + 1)]
-    ends = last.groupby(["method", "seed"])[["entropy", "accuracy"]].mean()
+    ends = last.groupby(["model", "method", "seed"])[["entropy", "accuracy"]].mean()
     ends = ends.assign(entropy=np.log(ends["entropy"]), accuracy=100 * ends["accuracy"])
     rows = [list(names) for names in pairs]
     for column, decimals in {"entropy": 2, "accuracy": 1, "avg": 1, "pass": 1}.items():
         intervals = []
-        for plus, minus in pairs.values():
+        for model, plus, minus in pairs.values():
             if column in ends:
-                intervals.append(seed_interval((ends[column][plus] - ends[column][minus]).to_numpy()))
+                intervals.append(seed_interval((ends[column][model, plus] - ends[column][model, minus]).to_numpy()))
             else:
-                intervals.append(gain([folder], column, plus, minus, TOYS[:1]))
+                intervals.append(gain([folder], column, plus, minus, (model,)))
         for row, of, p in zip(rows, intervals, holm(np.array([of.p for of in intervals])), strict=True):
             row.append(f"{shown(of.value, of.low, of.high, decimals)} ({'< 0.001' if p < 0.001 else f'{p:.3f}'})")
     return table([*heads, "log entropy", "training accuracy", "Avg@K", "Pass@K"], rows)

@@ -65,6 +65,7 @@ def written(page: Path) -> str:
         "switches": effects.paper_and_code,
         "stale": effects.stale_rollouts,
         "kl": effects.kl_term,
+        "positive": effects.placebo_of_clip_cov,
         "commands": commands,
         "keys": keys,
     }
