@@ -16,6 +16,7 @@ from typing import Any, get_args
 import pandas as pd
 from pydantic import BaseModel
 
+import doses
 import effects
 from effects import REFERENCE, table
 from entropy_dynamics.analysis.claims_json import verdicts_of
@@ -66,6 +67,8 @@ def written(page: Path) -> str:
         "stale": effects.stale_rollouts,
         "kl": effects.kl_term,
         "positive": effects.placebo_of_clip_cov,
+        "carried": doses.most_negative,
+        "kept": doses.dropped_and_kept,
         "commands": commands,
         "keys": keys,
     }

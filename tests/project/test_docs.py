@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import doses
 import effects
 import lists
 from conftest import ROOT
@@ -85,6 +86,12 @@ def test_all_runs_together_weigh_seeds_alike(tmp_path, monkeypatch):
     every, small, large, below = (cell.strip() for cell in row.split("|")[2:6])
     assert (every.split()[0], small, large.split()[0]) == ("+37.5", "+50.0 [−12.1, 112.1]", "+25.0")
     assert below == "0 of 6"
+
+
+@pytest.mark.parametrize(("percent", "share"), [(0, 0), (10, 40), (15, 55), (20, 70), (40, 100), (90, 100)])
+def test_what_the_lowest_tokens_carry_by_hand(percent, share):
+    """Of ten tokens four are negative, in sum -10; 15 % are the lowest one and half of the next."""
+    assert doses.carried(np.array([5.0, -1, -4, 2, 0, -3, 1, -2, 7, 1]), percent) == pytest.approx(share)
 
 
 # ---------------------------------------------------------------- links
