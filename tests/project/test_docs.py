@@ -120,6 +120,14 @@ def test_every_link_to_a_file_leads_somewhere(page):
             assert heading in headings(file), link
 
 
+def test_a_decision_names_a_place_that_exists():
+    text = (ROOT / "docs/decisions.md").read_text(encoding="utf-8")
+    places = re.findall(r"`([\w/*]+\.(?:py|yaml))`|`([\w/]+/)`", text)
+    assert len(places) > 30
+    for place in map("".join, places):
+        assert any([*ROOT.glob(place), *(ROOT / "src/entropy_dynamics").glob(place)]), place
+
+
 # ---------------------------------------------------------------- hooks of the site
 @pytest.fixture(scope="module")
 def on_page_content():
