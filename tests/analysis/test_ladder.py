@@ -106,7 +106,7 @@ def test_the_figure_has_a_dashed_prediction_per_method_from_the_fitted_models_al
     rows = drawn[drawn["model"] != PER_DECADE]
     assert len(predicted) == len(rows["method"].unique())
     assert len(figure.axes) == 2 * 4  # no model has a gain at equal Pass@K
-    assert "dashed: predicted from left of the gray line" in notes
+    assert "dashed: fit left of the gray line" in notes
     for line, (_, of_method) in zip(predicted, rows.groupby("method", sort=False), strict=True):
         np.testing.assert_allclose(line.get_ydata(), of_method["avg_predicted"])
 
@@ -130,7 +130,7 @@ def test_the_right_end_is_the_ladder_of_another_scale_once_its_results_are_compl
     clip_b = drawn.loc["smollm2", larger.models[0], "clip_b"]
     assert (clip_b["avg_gain"], clip_b["pass_gain"], clip_b["parameters"]) == (30, 30, 134_515_008)
     assert drawn.loc[SCALE, "toy-64", "clip_b"]["avg_gain"] == frame.loc[("toy-64", "clip_b"), "avg_gain"]
-    assert "hollow: pretrained, other problems (smollm2 scale)" in notes
+    assert "hollow: smollm2, other problems" in notes
     gains = figure.axes[1]
     assert gains.get_xlim()[1] > 134e6 > figure.axes[0].get_xlim()[1]
     copy = replace(results, root=folder / "copy" / SCALE, origin=results.root)  # as `verify` redraws

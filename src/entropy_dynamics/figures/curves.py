@@ -1,6 +1,5 @@
 """Figures of training curves: a grid of panels, one line per method and column."""
 
-from collections.abc import Collection
 from itertools import chain
 
 import numpy as np
@@ -64,11 +63,11 @@ def draw_curves(experiment: Experiment[CurvesSpec], results: Results) -> style.D
                 ax.set_xlabel(column(panels[i].x).axis)
         legends.append((swept, entries))
     if len({(swept, *entries) for swept, entries in legends}) == 1:
-        style.add_legend(figure, entries, _legend_columns(entries, 52), **style.LINE_LEGEND, title=swept)
+        style.add_legend(figure, entries, style.legend_columns(entries, 52), **style.LINE_LEGEND, title=swept)
     else:
         for ax, (swept, entries) in zip(axes[0], legends, strict=True):
             place = _above_title(ax) | style.LINE_LEGEND | {"title": swept}
-            style.add_legend(ax, entries, _legend_columns(entries, 24), **place)
+            style.add_legend(ax, entries, style.legend_columns(entries, 24), **place)
     notes = [*style.what_ran(experiment, results), *_notes(experiment, cut)]
     return figure, curves_frame(experiment, results, lines), notes
 
@@ -163,12 +162,6 @@ def _above_title(ax: Axes) -> style.Look:
     height = 4 + 1.25 * ax.title.get_fontsize() * lines
     above = ax.transAxes + ScaledTranslation(0, height / 72, ax.figure.dpi_scale_trans)
     return {"loc": "lower center", "bbox_to_anchor": (0.5, 1), "bbox_transform": above}
-
-
-def _legend_columns(labels: Collection[str], characters: int) -> int:
-    """Number of legend entries that fit in a row; mathtext is about half as wide as its source."""
-    widest = max(len(label) * (0.5 if "$" in label else 1) for label in labels) + 6
-    return max(1, min(len(labels), int(characters / widest)))
 
 
 def _notes(experiment: Experiment[CurvesSpec], cut: bool) -> list[str]:

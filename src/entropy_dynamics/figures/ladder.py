@@ -68,9 +68,9 @@ def draw_ladder(experiment: Experiment[LadderSpec], results: Results) -> Drawn:
     figure.legend(handles, labels, loc="outside upper center", ncols=len(methods), **LINE_LEGEND)
     notes = [f"{results.scale}: {experiment.seeds_in_words}; bars: {intervals(experiment)}"]
     if experiment.spec.fitted:
-        notes.append("dashed: predicted from left of the gray line")
+        notes.append("dashed: fit left of the gray line")
     if len(larger):
-        notes.append(f"hollow: pretrained, other problems ({larger['scale'].iloc[0]} scale)")
+        notes.append(f"hollow: {larger['scale'].iloc[0]}, other problems")
     return figure, frame, notes
 
 

@@ -15,7 +15,7 @@ from entropy_dynamics.experiments.specs import LensSpec
 from entropy_dynamics.figures.style import SMALL, WIDTH, Drawn, error_bars, pretty, what_ran
 
 # In the order of PARTS.
-HEADINGS = ("$+$\n$S_*>0$\nlower", "$+$\n$S_*<0$\nraise", "$-$\n$S_*>0$\nraise", "$-$\n$S_*<0$\nlower")
+HEADINGS = ("$+$\n$S_*{>}0$\nlower", "$+$\n$S_*{<}0$\nraise", "$-$\n$S_*{>}0$\nraise", "$-$\n$S_*{<}0$\nlower")
 AMPLIFIED = 1.1  # what is in bold; a denominator without the dropped tokens amplifies the others by 1 or 2%
 # Dropped is gray, amplified purple: blue and orange stand for less and more entropy elsewhere. The numbers distinguish
 # them in print without color.
@@ -26,7 +26,7 @@ def draw_lens(experiment: Experiment[LensSpec], results: Results) -> Drawn:
     """The figure and its numbers."""
     frame, spec = lens_frame(experiment, results), experiment.spec
     figure = Figure(figsize=(WIDTH, 1.05 + 0.148 * len(frame)), layout="constrained")
-    shares, ends = figure.subplots(1, 2, sharey=True, width_ratios=[1.55, 1])
+    shares, ends = figure.subplots(1, 2, sharey=True, width_ratios=[2.2, 1])
     draw_shares(shares, frame[[f"{part}_share" for part in PARTS]].to_numpy())
     shares.set_yticks(range(len(frame)), frame["label"].map(pretty), fontsize=6)
     _draw_ends(ends, frame, spec.baseline)
@@ -61,12 +61,12 @@ def _draw_ends(ax: Axes, frame: pd.DataFrame, baseline: str) -> None:
     ax.axvline(line, color="0.4", linewidth=0.7, linestyle=(0, (4, 2)), zorder=0.5)
     for place, number in zip(y, value, strict=True):
         text = "–" if np.isnan(number) else f"{number:.3f}"  # NaN if a seed diverged
-        ax.text(1.3, place, text, transform=ax.get_yaxis_transform(), ha="right", va="center", fontsize=SMALL)
+        ax.text(1.6, place, text, transform=ax.get_yaxis_transform(), ha="right", va="center", fontsize=SMALL)
     ax.set_xscale("log")
-    ax.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
+    ax.xaxis.set_major_locator(LogLocator())
     ax.xaxis.set_major_formatter("{x:g}")
     ax.xaxis.set_minor_locator(NullLocator())
-    ax.set_title("final entropy (nats)", fontsize=6.5)
+    ax.set_title("entropy (nats)", fontsize=6.5)
     ax.tick_params(axis="y", which="both", length=0, labelleft=False)
     ax.spines["left"].set_visible(False)
     ax.grid(axis="y", visible=False)

@@ -2,7 +2,7 @@
 
 import re
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from io import BytesIO
 from itertools import count
 from pathlib import Path
@@ -120,6 +120,12 @@ def add_legend(to: Figure | Axes, entries: Mapping[str, Look], columns: int, **o
     """Add a legend: an entry's label -> its look. A figure's is above all panels unless given a `loc`."""
     handles = [Line2D([], [], label=label, **look) for label, look in entries.items()]
     to.legend(handles=handles, ncols=columns, **{"loc": "outside upper center"} | options)
+
+
+def legend_columns(labels: Collection[str], characters: int = 52) -> int:
+    """Number of legend entries that fit in a row; mathtext is about half as wide as its source."""
+    widest = max(len(label) * (0.5 if "$" in label else 1) for label in labels) + 6
+    return max(1, min(len(labels), int(characters / widest)))
 
 
 def add_footer(figure: Figure, notes: list[str]) -> None:

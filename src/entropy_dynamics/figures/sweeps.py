@@ -85,7 +85,10 @@ def draw_matched(experiment: Experiment[MatchedSpec], results: Results) -> style
     differences = frame.drop_duplicates("method").set_index("method").reindex(methods)
     differences = differences.dropna(how="all", subset=[f"{metric}_matched" for metric in METRICS])
     collapsed = (frame[list(METRICS)] < frame[list(METRICS)].max() / 2).any(axis=1)
-    figure = Figure(figsize=(style.WIDTH, 3.1 + 0.11 * len(differences)), layout="constrained")
+    labels = {method: style.pretty(results.method_label(method)) for method in methods}
+    columns = style.legend_columns(labels.values(), 60)
+    height = 2.6 + 0.1 * -(-len(methods) // columns) + 0.11 * len(differences)
+    figure = Figure(figsize=(style.WIDTH, height), layout="constrained")
     axes = figure.subplots(2, len(METRICS), height_ratios=[2, 0.35 + 0.11 * len(differences)])
     for metric, (above, below) in zip(METRICS, axes.T, strict=True):
         front = frame[frame[f"{metric}_front"]].sort_values("entropy")
@@ -95,21 +98,19 @@ def draw_matched(experiment: Experiment[MatchedSpec], results: Results) -> style
             rows = frame[frame["method"] == method]
             above.plot(rows["entropy"], rows[metric], **look | {"marker": "", "linewidth": 0.5, "alpha": 0.4})
             points = {"linestyle": "", "zorder": 4 if method == spec.baseline else 2}  # one point among many lines
-            above.plot(rows["entropy"], rows[metric], label=style.pretty(results.method_label(method)), **look | points)
+            above.plot(rows["entropy"], rows[metric], label=labels[method], **look | points)
         above.set(title=f"{METRICS[metric]}@K (%)", xlabel="entropy at the end (nats)", xscale="log")
         above.set_xticks([0.1, 0.2, 0.3, 0.5, 1], ["0.1", "0.2", "0.3", "0.5", "1"])
         above.xaxis.set_minor_formatter("")
         above.set_ylim(*_around(frame.loc[~collapsed, metric], 0.06))
         above.set_xlim(*np.exp(_around(np.log(frame.loc[~collapsed, "entropy"]), 0.06)))
         _draw_differences(below, differences, metric)
-    label = style.pretty(results.method_label(spec.reference))
     for ax in axes[1]:
-        ax.set_xlabel(f"points over {label}")
-    names = [style.pretty(results.method_label(method)) for method in differences.index]
-    axes[1, 0].set_yticks(range(len(names)), names, fontsize=style.SMALL)
+        ax.set_xlabel(f"points over {style.pretty(results.method_label(spec.reference))}")
+    axes[1, 0].set_yticks(range(len(differences)), [labels[name] for name in differences.index], fontsize=style.SMALL)
     axes[1, 1].set_yticks([])
     entries = axes[0, 0].get_legend_handles_labels()
-    figure.legend(*entries, loc="outside upper center", ncols=3, fontsize=style.SMALL, **style.LINE_LEGEND)
+    figure.legend(*entries, loc="outside upper center", ncols=columns, fontsize=style.SMALL, **style.LINE_LEGEND)
     shown = {*differences.index, of_run[spec.reference], spec.baseline}  # the baseline has one strength
     never = f", {n} miss it" if (n := len(set(methods) - shown)) else ""
     notes = ["gray: Pareto front", *_outside(collapsed.sum(), len(frame))]
