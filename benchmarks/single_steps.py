@@ -22,7 +22,7 @@ from torch import Tensor
 from common import make_parser, make_trainer, write_record
 from entropy_dynamics.config import load_config
 from entropy_dynamics.core.token_stats import TokenStats
-from entropy_dynamics.figures.style import STYLE, WIDTH, pretty
+from entropy_dynamics.figures.style import COLORS, SMALL, STYLE, WIDTH, add_footer, pretty, save
 from entropy_dynamics.methods import Method
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.training.batch import RolloutBatch
@@ -132,22 +132,25 @@ def summary(steps: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, float]]:
 
 def draw(steps: pd.DataFrame, table: pd.DataFrame, labels: dict[str, str], path: Path) -> None:
     with rc_context(fname=STYLE):
-        figure = Figure(figsize=(2 * WIDTH, 3.2), layout="constrained")
-        left, right = figure.subplots(1, 2, width_ratios=[2, 3])
+        figure = Figure(figsize=(WIDTH, 4), layout="constrained")
+        above, below = figure.subplots(2, 1, height_ratios=[1, 1.7])
         grpo, masks = steps[steps["mask"] == "grpo"], table.drop("grpo")
-        left.scatter(1000 * grpo["predicted"], grpo["realised"], s=7)
-        left.set_xlabel("predicted, mean of $-A S_c$ ($10^{-3}$)")
-        left.set_ylabel("realised, per unit of the rate (nats)")
-        left.set_title("GRPO, a point per batch")
-        for side, color, shift in (("predicted", "0.5", -0.17), ("realised", "tab:blue", 0.17)):
+        above.plot(1000 * grpo["predicted"], grpo["realised"], "o", color=COLORS[0], markersize=2.5)
+        above.set_xlabel("predicted: mean of $-A S_c$ ($10^{-3}$)")
+        above.set_ylabel("realized per unit\nof the rate (nats)")
+        above.set_title("(a) GRPO, a point per batch")
+        for side, color, shift in (("predicted", "0.5", -0.17), ("realised", COLORS[0], 0.17)):
             bars = {"xerr": masks[f"{side}_half"], "fmt": "o", "markersize": 2.5, "elinewidth": 1, "color": color}
-            right.errorbar(masks[side], np.arange(len(masks)) + shift, label=side, **bars)
-        right.axvline(0, color="black", linewidth=0.8, zorder=0)
-        right.set_yticks(range(len(masks)), [pretty(labels[mask]) for mask in masks.index], fontsize=5.5)
-        right.invert_yaxis()
-        right.set_xlabel("minus GRPO's change, in its root mean square")
-        figure.legend(*right.get_legend_handles_labels(), loc="outside upper right", ncols=2)
-        figure.savefig(path, dpi=200)
+            below.errorbar(masks[side], np.arange(len(masks)) + shift, label=side.replace("s", "z"), **bars)
+        below.axvline(0, color="black", linewidth=0.8, zorder=0)
+        below.set_yticks(range(len(masks)), [pretty(labels[mask]) for mask in masks.index], fontsize=SMALL)
+        below.invert_yaxis()
+        below.set_xlabel("change minus GRPO's")
+        below.set_title("(b) masks of tokens")
+        below.legend(loc="upper right")
+        notes = ["unit in (b): root mean square of GRPO's changes", "bars: 95% intervals"]
+        add_footer(figure, [f"{len(grpo)} batches", *notes])
+        save(figure, "Predicted and realized entropy changes of single steps", path)
 
 
 def main() -> None:
@@ -176,8 +179,8 @@ def main() -> None:
         steps=steps.map(lambda value: float(f"{value:.4g}") if isinstance(value, float) else value).to_dict("list"),
     )
     if options.figure:
-        strengths = {name: name.partition("@")[2].replace("=", " ").replace(",", ", ") for name in MASKS}
-        draw(steps, table, {name: f"{configs[name].label} {strengths[name]}" for name in MASKS}, options.figure)
+        released = {name: " as released" if "@" in name else "" for name in MASKS}
+        draw(steps, table, {name: f"{configs[name].label}{released[name]}" for name in MASKS}, options.figure)
 
 
 if __name__ == "__main__":

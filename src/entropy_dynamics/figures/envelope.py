@@ -32,8 +32,9 @@ def draw_left(experiment: Experiment[LeftSpec], results: Results) -> style.Drawn
         ax.grid(axis="y", visible=False)
         ax.locator_params("x", nbins=5, steps=style.ROUND)
         ax.set_xlabel("Pass@K left")
-    names = [f"{labels[model]}, {scale}" for scale, model in rows] if len(rows) > 1 else [""]  # the notes name one
-    axes[0].set_yticks(range(len(rows)), names, fontsize=style.SMALL)
+    named = rows if len(rows) > 1 else []  # the notes name a single one
+    names = [f"{labels[model]}, {scale}" for scale, model in named]
+    axes[0].set_yticks(range(len(named)), names, fontsize=style.SMALL)
     axes[0].set_ylim(len(rows) - 0.5, -0.5)
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(spec.compared))
     notes = [f"whiskers: {LEVEL:.0%} intervals, choice of points included", f"dashed: {spec.margin:g} points"]

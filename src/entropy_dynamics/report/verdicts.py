@@ -58,7 +58,7 @@ def write_claims(results: Results) -> list[Path]:
     write_text(md, fill("claims.md", **values))
     ran = [model for model in models.values() if model]
     with rc_context(fname=STYLE):
-        notes = [sizes(results.scale, ran), "gray tick: where the claim begins", one_model(ran)]
+        notes = [one_model(ran), sizes(results.scale, ran), "gray tick: where the claim begins"]
         save(_draw(headlines(entries), notes), "Headline claims", *pictures)
     return [json, md, *pictures]
 
