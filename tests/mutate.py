@@ -37,10 +37,13 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = "entropy_dynamics"
 SOURCE = ROOT / "src" / PACKAGE
 TESTS = {  # the quick ones first: a mutant is done with at the first test that fails
+    "analysis/curve_claims": ["verdicts", "paper_claims"],
     "analysis/envelope": ["envelope", "left"],
+    "analysis/finding": ["verdicts", "paper_claims", "temperatures", "points", "left"],
+    "analysis/score_claims": ["verdicts", "paper_claims", "temperatures", "points", "left"],
     "analysis/scores": ["scores", "extra_figures", "tables", "matched"],
     "analysis/statistics": ["statistics"],
-    "analysis/verdicts": ["verdicts", "paper_claims", "temperatures", "points", "left"],
+    "analysis/verdicts": ["verdicts", "paper_claims"],
     "core/advantages": ["advantages", "critic"],
     "core/dynamics": ["dynamics"],
     "core/groups": ["advantages", "advantage_methods"],

@@ -5,8 +5,9 @@ from itertools import product
 import numpy as np
 import pytest
 
+from entropy_dynamics.analysis.finding import VERDICTS, Finding
 from entropy_dynamics.analysis.statistics import Interval, score_interval
-from entropy_dynamics.analysis.verdicts import VERDICTS, Finding, correct_primary
+from entropy_dynamics.analysis.verdicts import correct_primary
 from entropy_dynamics.experiments.claims import load_claims
 from entropy_dynamics.experiments.load import Run
 from entropy_dynamics.results.files import write_json

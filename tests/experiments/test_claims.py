@@ -8,9 +8,9 @@ from shutil import copytree
 import numpy as np
 import pytest
 
+from entropy_dynamics.analysis.finding import VERDICTS
 from entropy_dynamics.analysis.paper_gains import sampling_errors
 from entropy_dynamics.analysis.run_data import Results
-from entropy_dynamics.analysis.verdicts import VERDICTS
 from entropy_dynamics.config import known_names, split_method
 from entropy_dynamics.experiments.claims import load_claims, read_claims, read_field
 from entropy_dynamics.report.summary import summary_line
