@@ -29,9 +29,8 @@ def find_in_curves(claim: Claim, spec: CurveClaim, results: Results, finding: Fi
     for method, weight in weights.items():
         values += weight * np.array([_statistic(spec, rows) for rows in curves[spec.model, method]])
         if not np.isfinite(values).all():
-            steps = min(map(len, curves[spec.model, method]))
-            takes = _least_steps(spec.statistic)
-            few = f" ({steps}, and it takes {takes})" if steps < takes else ""
+            steps, needed = min(map(len, curves[spec.model, method])), _least_steps(spec.statistic)
+            few = f": it needs {needed} and has {steps}" if steps < needed else ""
             finding.obstacles.append(f"the {spec.statistic} of {method} is undefined on these steps{few}")
             return
     if weights:

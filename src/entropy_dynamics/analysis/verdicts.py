@@ -24,7 +24,7 @@ def judge(claim: Claim, results: Results) -> Finding:
         find_in_scores(claim, spec, results, finding)
     finding.usable = finding.usable and results.original(finding.usable)
     if finding.seeds is not None and 0 < finding.seeds < MIN_SEEDS:
-        finding.obstacles.append(f"{finding.seeds} seed{'s' * (finding.seeds > 1)}, and a verdict takes {MIN_SEEDS}")
+        finding.obstacles.append(f"{finding.seeds} seed{'s' * (finding.seeds > 1)}; a verdict needs {MIN_SEEDS}")
     return finding.decide(*spec.bounds, spec.smallest)
 
 
