@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from entropy_dynamics.config import load_config
-from entropy_dynamics.core import token_stats as token_stats_module
+from entropy_dynamics.core.kernels import kernels_for
 from entropy_dynamics.core.token_stats import token_stats
 from gpu_check_common import Case, Check, gpu_row
 
@@ -120,7 +120,7 @@ def kernels_in_use(tensor: Tensor) -> Case:
     """`triton`: token statistics of `tensor` are computed by the Triton kernels; otherwise the warnings say why not."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        triton = token_stats_module._kernels(tensor) is not None
+        triton = kernels_for(tensor) is not None
     return {"triton": triton, "warnings": [str(warning.message) for warning in caught]}
 
 

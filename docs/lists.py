@@ -22,7 +22,7 @@ from effects import REFERENCE, table
 from entropy_dynamics.analysis.claims_json import verdicts_of
 from entropy_dynamics.analysis.published_runs import RUN, PublishedRun, read_run
 from entropy_dynamics.analysis.replication import agreeing_had_second_found, detectable_by_unit, replicates
-from entropy_dynamics.cli import command_parser
+from entropy_dynamics.arguments import command_parser
 from entropy_dynamics.config import BASE, RunConfig, load_config, read_yaml
 from entropy_dynamics.experiments.claims import JUDGED
 from entropy_dynamics.experiments.load import FURTHER, PAPER, TARGETS

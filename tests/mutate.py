@@ -37,17 +37,22 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = "entropy_dynamics"
 SOURCE = ROOT / "src" / PACKAGE
 TESTS = {  # the quick ones first: a mutant is done with at the first test that fails
+    "analysis/curve_claims": ["verdicts", "paper_claims"],
     "analysis/envelope": ["envelope", "left"],
+    "analysis/finding": ["verdicts", "paper_claims", "temperatures", "points", "left"],
+    "analysis/score_claims": ["verdicts", "paper_claims", "temperatures", "points", "left"],
     "analysis/scores": ["scores", "extra_figures", "tables", "matched"],
     "analysis/statistics": ["statistics"],
-    "analysis/verdicts": ["verdicts", "paper_claims", "temperatures", "points", "left"],
+    "analysis/verdicts": ["verdicts", "paper_claims"],
     "core/advantages": ["advantages", "critic"],
     "core/dynamics": ["dynamics"],
     "core/groups": ["advantages", "advantage_methods"],
     "core/metrics": ["training_metrics", "lens"],
     "core/objective": ["objective", "critic"],
     "core/tiles": ["second_pass", "token_stats"],
+    "core/token_gradients": ["token_stats", "second_pass"],
     "core/token_stats": ["token_stats", "second_pass"],
+    "core/token_sums": ["token_stats", "second_pass"],
     "methods/__init__": ["method_classes", "methods", "baselines", "golden_run"],
     "methods/clip_b": ["methods", "golden_run"],
     "methods/clip_v": ["methods", "golden_run"],

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from entropy_dynamics.analysis.finding import Finding
 from entropy_dynamics.analysis.run_data import Results
-from entropy_dynamics.analysis.verdicts import Finding, judge
+from entropy_dynamics.analysis.verdicts import judge
 from entropy_dynamics.experiments.claims import Claim, load_claims
 from entropy_dynamics.experiments.load import Run
 from entropy_dynamics.results.files import write_parquet

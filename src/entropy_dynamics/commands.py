@@ -1,12 +1,9 @@
-"""The commands of `entropy-dynamics`, with their arguments in cli.py. Slow modules are imported when a command runs."""
+"""The commands, whose options are in arguments.py. Slow modules are imported when a command runs."""
 
 import argparse
-import gc
 import json
-import os
 import sys
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,7 +13,6 @@ from entropy_dynamics.config import (
     BASE,
     Config,
     RunConfig,
-    StageConfig,
     check_name,
     known_names,
     load_config,
@@ -24,15 +20,14 @@ from entropy_dynamics.config import (
     released_settings,
     to_yaml,
 )
-from entropy_dynamics.distributed.devices import claim_devices
-from entropy_dynamics.distributed.launch import acts_for_stage, launched, run_on_ranks
+from entropy_dynamics.distributed.launch import acts_for_stage, launched
 from entropy_dynamics.distributed.lock import held
 from entropy_dynamics.errors import UserError, nearest
+from entropy_dynamics.preparation import joined_ranks, on_device, quieten
 from entropy_dynamics.results.layout import Layout
 
 if TYPE_CHECKING:
     from entropy_dynamics.analysis.run_data import Results
-    from entropy_dynamics.distributed.ranks import Ranks
 
 
 def _layout(options: argparse.Namespace) -> Layout:
@@ -70,58 +65,6 @@ def _results(options: argparse.Namespace) -> "Results":
     return Results(_layout(options).root, options.scale, dict(_config(options).seeds))
 
 
-def _quieten(threads: int) -> None:
-    """Set the number of threads and silence transformers; to be called before it is imported."""
-    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-
-
-def load_torch(config: Config) -> None:
-    """Import torch and transformers, set up for this config."""
-    _quieten(config.threads)
-    if config.hardware.device == "cuda" and "PYTORCH_ALLOC_CONF" not in os.environ:  # torch's newer name for the same
-        os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")  # less fragmentation
-    import_torch()
-    import torch
-
-    torch.set_num_threads(config.threads)
-
-
-def import_torch() -> None:
-    """Import torch, and the slow part of transformers."""
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    gc.disable()  # garbage collection is a quarter of the import time
-    try:
-        from transformers.modeling_utils import logging  # the slow module, which imports torch
-    finally:
-        gc.enable()
-    logging.disable_progress_bar()
-
-
-def _device(config: StageConfig) -> AbstractContextManager[object]:
-    """Claim a device for this process. The devices of ranks are claimed by the process that launched them."""
-    return nullcontext() if launched() else claim_devices(config.hardware.device, 1, config.hardware.runs_per_gpu)
-
-
-@contextmanager
-def _ranks(config: StageConfig, options: argparse.Namespace) -> Iterator["Ranks | None"]:
-    """This process as one of the stage's ranks, or None in the process that started them, after they have finished."""
-    if config.hardware.ranks is not None and not launched():
-        run_on_ranks(config, options.arguments)
-        yield None
-        return
-    with _device(config):
-        load_torch(config)
-        from entropy_dynamics.distributed.ranks import Ranks
-
-        ranks = Ranks.join(config.hardware)
-        try:
-            yield ranks
-        finally:
-            ranks.close()
-
-
 def problems(options: argparse.Namespace) -> None:
     from entropy_dynamics.stages.problems import build_problem_sets
 
@@ -140,9 +83,8 @@ def problems(options: argparse.Namespace) -> None:
 def model(options: argparse.Namespace) -> None:
     config = _config(options)
     _check_chain(options, "model", options.model)
-    trained = config.cold_start or options.model in config.toy_models  # others are only downloaded
-    with _device(config) if trained else nullcontext():
-        load_torch(config)
+    trained = config.cold_start is not None or options.model in config.toy_models  # others are only downloaded
+    with on_device(config, claims=trained):
         from entropy_dynamics.stages.model import prepare_model
 
         print(prepare_model(config, _layout(options), options.seed))
@@ -151,7 +93,7 @@ def model(options: argparse.Namespace) -> None:
 def pass_rates(options: argparse.Namespace) -> None:
     config = load_config(options.scale, _config(options).pass_rates.model, overrides=options.set)
     _check_chain(options, "pass_rates", config.model.name, seed=options.seed)
-    with _ranks(config, options) as ranks:
+    with joined_ranks(config, options.arguments) as ranks:
         if ranks is None:
             return
         from entropy_dynamics.stages.pass_rates import measure_pass_rates
@@ -171,7 +113,7 @@ def train(options: argparse.Namespace) -> None:
     _check_chain(options, "train", options.model, options.method, options.seed)
     lock = layout.lock(options.model, options.method, options.seed)
     # before torch is imported, so that a run that another job is writing is refused at once
-    with held(lock) if acts_for_stage() else nullcontext(), _ranks(config, options) as ranks:
+    with held(lock) if acts_for_stage() else nullcontext(), joined_ranks(config, options.arguments) as ranks:
         if ranks is not None:
             from entropy_dynamics.stages.train import train
 
@@ -183,7 +125,7 @@ def train(options: argparse.Namespace) -> None:
 def evaluate(options: argparse.Namespace) -> None:
     config, run = _config(options), (options.method, options.seed, options.datasets)
     _check_chain(options, "evaluate", options.model, options.method, options.seed)
-    with _ranks(config, options) as ranks:
+    with joined_ranks(config, options.arguments) as ranks:
         if ranks is not None:
             from entropy_dynamics.stages.evaluate import evaluate
 
@@ -198,8 +140,7 @@ def theory(options: argparse.Namespace) -> None:
     ((model, seed),) = _results(options).experiment(THEORY).untrained.items()
     config = load_config(options.scale, model, overrides=options.set)
     _check_chain(options, "theory", model, seed=seed)
-    with _device(config):
-        load_torch(config)
+    with on_device(config):
         from entropy_dynamics.stages.theory import check_logit_steps
 
         print(check_logit_steps(config, _layout(options), seed))
@@ -258,7 +199,7 @@ def watch(options: argparse.Namespace) -> None:
         run = query["model"], query["method"], int(query["seed"])
         config = load_config(options.scale, *run[:2], options.set)
         _check_chain(options, "ask", *run)
-        _quieten(config.threads)
+        quieten(config.threads)
         from entropy_dynamics.stages.answers import answer
 
         with TemporaryDirectory() as folder:
@@ -362,7 +303,7 @@ def prompt(options: argparse.Namespace) -> None:
     directory = layout.model(options.model, config.untrained(options.model, config.seeds.first))
     settings = config.model.prompt_format, config.model.chat_template_kwargs
     if (directory / "tokenizer_config.json").is_file():
-        _quieten(config.threads)
+        quieten(config.threads)
         from entropy_dynamics.models.storage import load_tokenizer
 
         tokenizer = load_tokenizer(directory)

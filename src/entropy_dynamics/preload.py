@@ -161,8 +161,8 @@ def load(command: list[str]) -> None:
 def _import_for(command: str) -> None:
     """Import the modules that a command needs; the command itself reports any that are missing or faulty."""
     with suppress(ImportError, UserError):
-        from entropy_dynamics.commands import import_torch
         from entropy_dynamics.config import CONFIGS, read_yaml
+        from entropy_dynamics.preparation import import_torch
 
         for path in CONFIGS.rglob("*.yaml"):  # parsed once for all forks
             with suppress(UserError):  # the command reports it, if it needs that file

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from entropy_dynamics.analysis.finding import Finding
 from entropy_dynamics.analysis.run_data import Results, Samples
 from entropy_dynamics.analysis.temperatures import best_point, matched_pass
-from entropy_dynamics.analysis.verdicts import Finding, judge
+from entropy_dynamics.analysis.verdicts import judge
 from entropy_dynamics.config import load_config
 from entropy_dynamics.experiments.claims import input_files, load_claims
 from entropy_dynamics.experiments.load import Run

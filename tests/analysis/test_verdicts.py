@@ -5,8 +5,9 @@ from itertools import product
 import numpy as np
 import pytest
 
+from entropy_dynamics.analysis.finding import VERDICTS, Finding
 from entropy_dynamics.analysis.statistics import Interval, score_interval
-from entropy_dynamics.analysis.verdicts import VERDICTS, Finding, correct_primary
+from entropy_dynamics.analysis.verdicts import correct_primary
 from entropy_dynamics.experiments.claims import load_claims
 from entropy_dynamics.experiments.load import Run
 from entropy_dynamics.results.files import write_json
@@ -60,7 +61,7 @@ def test_fewer_than_five_seeds_of_a_method_allow_no_verdict(tmp_path, seeds, sha
     assert found.interval.value == pytest.approx(-0.29, abs=0.01)
     assert (found.seeds, found.verdict) == (shared, "holds" if shared == 5 else "inconclusive")
     if shared < 5:
-        assert found.reason == f"{shared} seed{'s' * (shared > 1)}, and a verdict takes 5"
+        assert found.reason == f"{shared} seed{'s' * (shared > 1)}; a verdict needs 5"
     assert np.isnan(found.interval.low) == (shared < 3)
 
 
@@ -129,7 +130,7 @@ def test_a_correlation_over_the_measured_steps(tmp_path):
     write_curve(tmp_path, "grpo", 1, steps=6, predicted_entropy_change=predicted[:6], entropy_change=measured[:6])
     few = finding(claim, tmp_path)
     assert no_interval(few)
-    assert "undefined on these steps (3, and it takes 8)" in few.reason
+    assert "undefined on these steps: it needs 8 and has 3" in few.reason
     short = {"predicted_entropy_change": np.arange(9.0), "entropy_change": 2 * np.arange(9.0)}
     for seed in range(5):
         write_curve(tmp_path, "grpo", seed, steps=8, **{name: of[:8] for name, of in short.items()})
@@ -140,7 +141,7 @@ def test_a_correlation_over_the_measured_steps(tmp_path):
     write_curve(tmp_path, "grpo", 1, steps=8, predicted_entropy_change=np.arange(8.0), entropy_change=one_less)
     for statistic in ("correlation", "same_sign"):
         few = finding(claim | {"statistic": statistic}, tmp_path)
-        assert few.reason == f"the {statistic} of grpo is undefined on these steps (7, and it takes 8)"
+        assert few.reason == f"the {statistic} of grpo is undefined on these steps: it needs 8 and has 7"
 
 
 @pytest.mark.filterwarnings("error")
@@ -162,7 +163,7 @@ def test_one_step_has_a_mean_and_no_spread(tmp_path):
         write_curve(tmp_path, "grpo", seed, steps=1)
     of_entropy = GRPO | {"columns": ["entropy"], "above": 0}
     spread = finding(of_entropy | {"statistic": "log_sd"}, tmp_path)
-    assert spread.reason == "the log_sd of grpo is undefined on these steps (1, and it takes 2)"
+    assert spread.reason == "the log_sd of grpo is undefined on these steps: it needs 2 and has 1"
     last = finding(of_entropy | {"statistic": "mean", "window": "last_tenth"}, tmp_path)
     assert list(last.by_seed) == pytest.approx([0.3] * 5)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from entropy_dynamics.core import token_stats as module
+from entropy_dynamics.core import kernels as proof
 from entropy_dynamics.core.token_stats import token_stats
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
@@ -76,9 +76,9 @@ for rows, vocabulary, depth, programs in SIZES:
             kernel = run(*given, tokens, 0.7)
             used, called[:] = set(called), []
             assert used == {"gradient", "sums_of_logits"}, used
-            module._kernels, keep = (lambda tensor: None), module._kernels
+            module.kernels_for, keep = (lambda tensor: None), module.kernels_for
             plain = run(*(None if x is None else x.float() for x in given), tokens, 0.7)
-            module._kernels = keep
+            module.kernels_for = keep
             assert not called
             for number, (a, b) in enumerate(zip(kernel, plain)):
                 # gradients in bf16 hold 8 bits, as do the logits of a product in bf16 on a CPU, not on a GPU
@@ -117,7 +117,7 @@ def test_kernels_on_a_gpu(dtype, form):
         return [x.detach().cpu().float() for x in (stats.logp, stats.entropy, stats.s_star, stats.s_expected, *grads)]
 
     exact = run(*(None if x is None else x.float() for x in given), "cpu")
-    assert module._kernels(hidden.cuda()) is not None  # otherwise PyTorch would be compared with itself
+    assert proof.kernels_for(hidden.cuda()) is not None  # otherwise PyTorch would be compared with itself
     for number, (a, b) in enumerate(zip(run(*given, "cuda"), exact, strict=True)):
         digits = 0.02 if number >= 4 and dtype == torch.bfloat16 else 5e-5
         torch.testing.assert_close(a, b, rtol=digits, atol=max(5e-6, digits * b.abs().max().item()))
@@ -125,11 +125,11 @@ def test_kernels_on_a_gpu(dtype, form):
 
 PROVED_FIRST = """
 import warnings, torch
-from entropy_dynamics.core import token_stats as module
+from entropy_dynamics.core import kernels as proof
 from entropy_dynamics.core import token_stats_triton as kernels
 
 cpu = torch.device("cpu")
-assert module._works_on(cpu, torch.float32)
+assert proof.works_on(cpu, torch.float32)
 right = kernels.sums_of_logits
 for wrong, said in (
     (lambda *a: right(*a) * 1.5, "are wrong"),
@@ -138,10 +138,10 @@ for wrong, said in (
     (lambda *a: (_ for _ in ()).throw(RuntimeError("out of resources: shared memory")), "out of resources"),
 ):
     kernels.sums_of_logits = wrong
-    module._works_on.cache_clear()
+    proof.works_on.cache_clear()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        assert not module._works_on(cpu, torch.float32)
+        assert not proof.works_on(cpu, torch.float32)
     assert said in str(caught[0].message), caught
 print("proved")
 """
@@ -169,7 +169,7 @@ def test_a_gpu_without_memory_is_not_one_without_triton(monkeypatch, error, goes
         raise error
 
     monkeypatch.setattr(kernels, "sums_of_logits", fail)
-    works = module._works_on.__wrapped__  # past the cache
+    works = proof.works_on.__wrapped__  # past the cache
     if goes_on:
         with pytest.warns(UserWarning, match="no Triton kernels"):
             assert not works(torch.device("cpu"), torch.float32)

@@ -162,7 +162,7 @@ def test_noise_is_said_to_be_noise(tmp_path, capsys):
 def test_a_fall_over_fewer_steps_than_the_test_needs_is_no_noise(tmp_path, capsys):
     line = np.linspace(1, 0.3, TESTABLE)
     assert trend_p(line) <= TREND < trend_p(line[1:])
-    for steps, told in ((TESTABLE - 1, "8 steps are too few to tell; it takes 9."), (TESTABLE, "Entropy fell from")):
+    for steps, told in ((TESTABLE - 1, "8 steps are too few to tell; 9 are needed."), (TESTABLE, "Entropy fell from")):
         rows = [{"entropy": value} for value in line[:steps]]
         assert told in run(capsys, "entropy-watch", log(tmp_path / "log.jsonl", rows))
 
@@ -331,7 +331,7 @@ def test_entropy_watch_reads_all_checkpoints_of_a_run_and_one_run_only(tmp_path,
         ("missing.jsonl", None, "no file {}"),
         ("notes.txt", "x", "{} should be one of metrics.parquet, trainer_state.json, metrics.jsonl"),
         ("stepless.jsonl", '{"step": null, "entropy": 1.0}\n', "{} has no rows with a step"),
-        ("short.jsonl", '{"step": 0, "entropy": 1.0}\n', "{} has 1 step with an entropy; it takes 5"),
+        ("short.jsonl", '{"step": 0, "entropy": 1.0}\n', "{} has 1 step with an entropy; 5 are needed"),
         ("trainer_state.json", "[1, 2]", "{} cannot be read: it has no log_history"),
         ("german.csv", "Step;entropy\n1;0,5\n", "{} cannot be read: its columns are separated by ;, not by commas"),
         ("tabs.csv", "Step\tentropy\n1\t0.5\n", "{} cannot be read: its columns are separated by tabs, not by commas"),

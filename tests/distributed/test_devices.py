@@ -173,7 +173,7 @@ def test_a_rank_claims_no_gpu_of_its_own(tmp_path, monkeypatch, capsys, is_rank)
     """Its launcher holds the claim; claimed again, a whole GPU would be waited for forever."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # a claim fails
     monkeypatch.setattr("entropy_dynamics.cli.launched", lambda: is_rank)
-    monkeypatch.setattr("entropy_dynamics.commands.launched", lambda: is_rank)
+    monkeypatch.setattr("entropy_dynamics.preparation.launched", lambda: is_rank)
     monkeypatch.setattr("entropy_dynamics.cli.end_with_parent", lambda _: None)
     smoke = ["--scale", "smoke", "--results", str(tmp_path)]
     assert main(["theory", *smoke, "--set", "hardware.device=cuda"]) == 2  # there are no problems yet

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from entropy_dynamics.commands import load_torch
 from entropy_dynamics.config import load_config
 from entropy_dynamics.config.schema.hardware import HardwareConfig
 from entropy_dynamics.distributed.launch import STARTER
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.errors import UserError
+from entropy_dynamics.preparation import load_torch
 from fault_harness import alive, wait_until
 from preloaded import program
 

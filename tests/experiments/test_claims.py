@@ -8,9 +8,9 @@ from shutil import copytree
 import numpy as np
 import pytest
 
+from entropy_dynamics.analysis.finding import VERDICTS
 from entropy_dynamics.analysis.paper_gains import sampling_errors
 from entropy_dynamics.analysis.run_data import Results
-from entropy_dynamics.analysis.verdicts import VERDICTS
 from entropy_dynamics.config import known_names, split_method
 from entropy_dynamics.experiments.claims import load_claims, read_claims, read_field
 from entropy_dynamics.report.summary import summary_line
@@ -76,7 +76,7 @@ def test_claims_json_has_the_promised_keys(results):
     assert verdicts["entropy_held_clip_b_qwen2.5"] == "holds"
     assert verdicts["figure5_sign"] == "does not hold"
     single = next(one for one in own if one["id"] == "figure1_keep_pos_lt")
-    assert (single["verdict"], single["reason"]) == ("inconclusive", "1 seed, and a verdict takes 5")
+    assert (single["verdict"], single["reason"]) == ("inconclusive", "1 seed; a verdict needs 5")
     assert single["effect"] is not None
     counts = [sum(v == verdict for v in verdicts.values()) for verdict in VERDICTS]
     without = sum(one["effect"] is None for one in own)

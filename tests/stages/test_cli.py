@@ -17,7 +17,8 @@ import yaml
 from command_line import from_files, set_to, write_lines
 from command_line import run as said
 from conftest import MODEL, REAL_PROBLEMS, ROOT, SETS
-from entropy_dynamics.cli import command_parser, main
+from entropy_dynamics.arguments import command_parser
+from entropy_dynamics.cli import main
 from entropy_dynamics.models.storage import load_policy
 from entropy_dynamics.results.files import sha256, write_parquet
 from entropy_dynamics.results.layout import Layout

@@ -7,8 +7,8 @@ from typing import Any
 
 from scipy.special import betaln
 
+from entropy_dynamics.analysis.finding import Finding
 from entropy_dynamics.analysis.statistics import Interval
-from entropy_dynamics.analysis.verdicts import Finding, judge_cells
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.experiments.claim_specs import EvaluationSize, PaperGains, ScoreDifference
 from entropy_dynamics.experiments.claims import Claim
@@ -33,7 +33,7 @@ def judge_paper(claim: Claim, sizes: Mapping[str, EvaluationSize], paper: PaperV
         cells[model, dataset] = _weighted_sum(known, claim.weights.values())
     finding = Finding()
     if spec.everywhere:
-        judge_cells(finding, list(cells.values()), spec)
+        finding.measure_all(list(cells.values()), *spec.bounds)
     else:
         shares = [spec.datasets[dataset] / len(spec.models) for _, dataset in cells]
         finding.interval = _weighted_sum(cells.values(), shares)

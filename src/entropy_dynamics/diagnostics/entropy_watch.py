@@ -41,7 +41,7 @@ def describe(metrics: pd.DataFrame, source: str, column: str | None = None) -> s
         wanted = f"no {column}{nearest(column, names)}" if column else f"no entropy ({', '.join(ENTROPY)})"
         raise UserError(f"{source} logs {wanted}; it logs {', '.join(names)}")
     if (count := len(entropy := entropy.dropna())) < FEWEST:
-        raise UserError(f"{source} has {count} step{'s' * (count != 1)} with an entropy; it takes {FEWEST}")
+        raise UserError(f"{source} has {count} step{'s' * (count != 1)} with an entropy; {FEWEST} are needed")
     if (lowest := entropy.min()) < -NATS_ROUNDING:
         raise UserError(
             f"{source}: {entropy.name} is {lowest:.4g} at step {entropy.idxmin()}; it should be 0 or more, in nats: "
@@ -66,7 +66,7 @@ def describe(metrics: pd.DataFrame, source: str, column: str | None = None) -> s
             f"Entropy shows no rise or fall over the run beyond the noise of steps: {start:.3g} and {end:.3g} nats "
             f"({means}), between {lowest:.3g} and {highest:.3g} at all steps."
         )
-        text += [f"{count} steps are too few to tell; it takes {TESTABLE}."] * (count < TESTABLE)
+        text += [f"{count} steps are too few to tell; {TESTABLE} are needed."] * (count < TESTABLE)
         return " ".join([*text, _correlations(metrics, entropy), *about])
     sign = np.sign(end - start)
     fit = pd.Series(monotone_fit(entropy.to_numpy()), entropy.index)  # single steps are noisy

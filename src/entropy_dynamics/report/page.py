@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from entropy_dynamics.analysis.claims_json import verdicts_of
+from entropy_dynamics.analysis.finding import VERDICTS
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.scores import scores_frame
-from entropy_dynamics.analysis.verdicts import VERDICTS
 from entropy_dynamics.config import TRAIN
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.experiments.load import FIRST, PAPER, known_experiments

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from entropy_dynamics.analysis.claims_json import verdicts_of
-from entropy_dynamics.analysis.verdicts import VERDICTS
+from entropy_dynamics.analysis.finding import VERDICTS
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.report.fill import in_digits
 from entropy_dynamics.results.layout import Layout
