@@ -10,6 +10,7 @@ from conftest import ROOT
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.sweeps import frontier_gain
 from entropy_dynamics.experiments.load import Run
+from entropy_dynamics.figures import sweeps
 from synthetic_results import MODEL, PROBLEMS, SCALE, SEEDS, draw, write_all, write_evaluation
 
 
@@ -48,6 +49,26 @@ def test_a_frontier_of_models_that_solve_nothing_is_drawn(tmp_path):
         pd.read_parquet(file).assign(correct=False).to_parquet(file)
     frame = pd.read_csv(draw("frontier", results, SEEDS)[2])
     assert (frame["avg"] == 0).all()
+
+
+def test_a_checkpoint_is_in_the_band_and_another_setting_has_a_line(tmp_path, monkeypatch):
+    results = Results(tmp_path / SCALE, SCALE, SEEDS, ROOT / "configs", ROOT / "experiments")
+    write_all(results.root, SEEDS, names=["frontier"])
+    experiment = results.experiment("frontier")
+    scores = [(score + end, 50.0) for score in ("avg", "pass") for end in ("", "_low", "_high")]
+    frame = pd.DataFrame(
+        {"model": model, "method": method, "temperature": at, **dict(scores)}
+        for model in experiment.models
+        for method in ("grpo", "grpo@training.steps=2", "grpo@training.staleness=3")
+        for at in (0, 0.7)
+    )
+
+    def legend(shown: pd.DataFrame) -> list[str]:
+        monkeypatch.setattr(sweeps, "frontier_frame", lambda *_: shown)
+        return [text.get_text() for text in sweeps.draw_frontier(experiment, results)[0].legends[0].get_texts()]
+
+    assert legend(frame) == ["GRPO", "GRPO (staleness 3)", "with checkpoints"]
+    assert legend(frame[~frame["method"].str.contains("steps")]) == ["GRPO", "GRPO (staleness 3)"]
 
 
 def test_avg_over_the_baselines_frontier_at_equal_pass(tmp_path):

@@ -15,7 +15,7 @@ from entropy_dynamics.experiments.specs import LensSpec
 from entropy_dynamics.figures.style import SMALL, WIDTH, Drawn, error_bars, pretty, what_ran
 
 # In the order of PARTS.
-HEADINGS = ("$+$\n$S_*{>}0$\nlower", "$+$\n$S_*{<}0$\nraise", "$-$\n$S_*{>}0$\nraise", "$-$\n$S_*{<}0$\nlower")
+HEADINGS = ("$+$\n$S_*$>0\nlower", "$+$\n$S_*$<0\nraise", "$-$\n$S_*$>0\nraise", "$-$\n$S_*$<0\nlower")
 AMPLIFIED = 1.1  # what is in bold; a denominator without the dropped tokens amplifies the others by 1 or 2%
 # Dropped is gray, amplified purple: blue and orange stand for less and more entropy elsewhere. The numbers distinguish
 # them in print without color.

@@ -133,12 +133,12 @@ def _draw_differences(ax: Axes, rows: pd.DataFrame, metric: str) -> None:
 def draw_frontier(experiment: Experiment[FrontierSpec], results: Results) -> style.Drawn:
     """A row of panels per model: a line per method through its sampling temperatures, left its greedy accuracy.
 
-    A method's checkpoints are drawn as one line, the front of all its points. Of more than `BARRED` methods only the
+    A method's checkpoints are drawn as a band, the front of all its points. Of more than `BARRED` methods only the
     baseline, Clip_B and Clip_V have bars.
     """
     frame, baseline = frontier_frame(experiment, results), experiment.spec.baseline
     every = list(frame["method"].unique())
-    methods = [name for name in every if "@" not in name or name.partition("@")[0] not in every]
+    methods = [name for name in every if _last_policy(name) == name or _last_policy(name) not in every]
     barred = methods if len(methods) <= BARRED else [baseline, *style.FIXED[: style.OWN]]
     styles = {name: look | ({} if name in barred else FAINT) for name, look in style.looks(methods, baseline).items()}
     labels = [style.pretty(results.label(experiment.spec, method)) for method in methods]
@@ -171,6 +171,11 @@ def draw_frontier(experiment: Experiment[FrontierSpec], results: Results) -> sty
     return figure, frame, [*style.what_ran(experiment, results), *notes]
 
 
+def _last_policy(method: str) -> str:
+    """The run of which this one is a checkpoint, or itself."""
+    return method.partition("@training.steps=")[0]
+
+
 def _draw_greedy(ax: Axes, rows: pd.DataFrame, methods: list[str], styles: dict[str, style.Look]) -> None:
     ax.set_title("greedy", fontsize=6.5, pad=3)
     ax.set_xticks([])
@@ -182,7 +187,7 @@ def _draw_greedy(ax: Axes, rows: pd.DataFrame, methods: list[str], styles: dict[
 
 def _draw_fronts(ax: Axes, rows: pd.DataFrame, styles: dict[str, style.Look]) -> None:
     for method, look in styles.items():
-        points = rows[(rows["method"] == method) | rows["method"].str.startswith(f"{method}@")]
+        points = rows[rows["method"].map(_last_policy) == method]
         if points["method"].nunique() > 1:
             front = points[on_front(points["pass"].to_numpy(), points["avg"].to_numpy())].sort_values("pass")
             ax.plot(front["pass"], front["avg"], **FRONT | {"color": look["color"]})
