@@ -22,7 +22,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 import synthetic_results  # noqa: E402
 from entropy_dynamics.config import BASE  # noqa: E402
 from entropy_dynamics.experiments.claims import load_claims  # noqa: E402
-from entropy_dynamics.experiments.load import Run, known_experiments, load_experiment  # noqa: E402
+from entropy_dynamics.experiments.load import Run, experiment_files, load_experiment  # noqa: E402
 from entropy_dynamics.results.files import write_json  # noqa: E402
 from entropy_dynamics.results.provenance import hardware  # noqa: E402
 
@@ -83,7 +83,7 @@ def write_results(results: Path, seeds: dict[str, int]) -> tuple[int, int]:
     synthetic_results.write_pass_rates(results)
     synthetic_results.write_logit_steps(results)
     needed: dict[tuple[Run, str | None], None] = {}  # data set, None: the training metrics
-    for name in known_experiments():
+    for name in experiment_files():
         experiment = load_experiment(name, SCALE, seeds)
         needed |= dict.fromkeys((run, part) for run in experiment.runs for part in (None, *experiment.evaluations))
     for claim in load_claims(SCALE, seeds):

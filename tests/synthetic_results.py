@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from entropy_dynamics.analysis.run_data import Results
-from entropy_dynamics.experiments.load import Run, known_experiments, load_experiment
+from entropy_dynamics.experiments.load import Run, experiment_files, load_experiment
 from entropy_dynamics.report import render
 from entropy_dynamics.results.files import write_json, write_parquet
 from entropy_dynamics.results.layout import Layout
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 SCALE = "laptop"
 SEEDS = {"tables": 3, "extras": 1, "pilot": 1}
 EXPERIMENTS = {
-    name: load_experiment(name, SCALE, SEEDS, ROOT / "experiments") for name in known_experiments(ROOT / "experiments")
+    name: load_experiment(name, SCALE, SEEDS, ROOT / "experiments") for name in experiment_files(ROOT / "experiments")
 }
 MODEL = "qwen2.5-7b-instruct"
 STEPS = 40
@@ -139,7 +139,7 @@ def write_all(results: Path, seeds: dict[str, int], scale: str = SCALE, names: l
     write_models(results)
     write_pass_rates(results)
     write_logit_steps(results)
-    for name in names or known_experiments(ROOT / "experiments"):
+    for name in names or experiment_files(ROOT / "experiments"):
         experiment = load_experiment(name, scale, seeds, ROOT / "experiments")
         for run in experiment.runs:
             if run.metrics_file(results) in experiment.input_files(results):

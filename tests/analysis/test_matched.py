@@ -11,7 +11,7 @@ from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.scores import scores_frame
 from entropy_dynamics.config import BASE, load_config
 from entropy_dynamics.experiments.claims import load_claims
-from entropy_dynamics.experiments.load import known_experiments, load_experiment
+from entropy_dynamics.experiments.load import experiment_files, load_experiment
 from entropy_dynamics.planning.plan import make_plan
 from entropy_dynamics.report import render
 from entropy_dynamics.results.layout import Layout
@@ -156,7 +156,7 @@ def test_a_table_with_the_entropy_says_what_is_exactly_the_baseline(tmp_path):
 
 
 def experiments_of(target: str | None) -> dict:
-    names = known_experiments(ROOT / "experiments")
+    names = experiment_files(ROOT / "experiments")
     every = {name: load_experiment(name, SCALE, SEEDS, ROOT / "experiments") for name in names}
     return {name: one for name, one in every.items() if (one.folder == target if target else one.by_default)}
 

@@ -13,7 +13,7 @@ from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.config import _merged, flatten, load_config, split_method, stored_as
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.experiments.claims import load_claims
-from entropy_dynamics.experiments.load import FURTHER, PAPER, experiment_files, known_experiments, load_experiment
+from entropy_dynamics.experiments.load import FURTHER, PAPER, experiment_files, load_experiment
 from mistakes import mistake
 from synthetic_results import MODEL, ROOT, SCALE, SEEDS
 
@@ -120,7 +120,7 @@ def test_no_run_is_trained_twice_under_two_names(scale):
     configs = ROOT / "configs"
     config = load_config(scale, configs=configs)
     folder, seeds = ROOT / config.experiments_folder, dict(config.seeds)
-    items = [load_experiment(name, scale, seeds, folder, configs).runs for name in known_experiments(folder)]
+    items = [load_experiment(name, scale, seeds, folder, configs).runs for name in experiment_files(folder)]
     for target in [None, *(target for target in ("field", "controls") if (folder / target).is_dir())]:
         items += [claim.all_runs() for claim in load_claims(scale, seeds, folder, configs, folder=target)]
     names = defaultdict(set)
@@ -149,7 +149,7 @@ def test_what_is_further_trains_nothing_beyond_the_paper(folder):
     """Tables and figures of `further` are built by default, so they may not make everybody's reproduction longer."""
     scale = SCALE if folder.name == "experiments" else folder.name
     seeds = dict(load_config(scale).seeds)
-    every = [load_experiment(name, scale, seeds, folder) for name in known_experiments(folder)]
+    every = [load_experiment(name, scale, seeds, folder) for name in experiment_files(folder)]
     paper = {run.path for one in every if one.folder == PAPER for run in one.runs}
     paper |= {run.path for claim in load_claims(scale, seeds, folder) for run in claim.all_runs()}
     assert {run.path for one in every if one.folder == FURTHER for run in one.runs} <= paper
@@ -158,7 +158,7 @@ def test_what_is_further_trains_nothing_beyond_the_paper(folder):
 def test_the_paper_s_methods_are_those_that_its_experiments_train():
     """configs/method shows them beside their variants and placebos; `field` has none of them."""
     trained = set()
-    for name in known_experiments(ROOT / "experiments"):
+    for name in experiment_files(ROOT / "experiments"):
         experiment = load_experiment(name, SCALE, SEEDS, ROOT / "experiments")
         trained |= {split_method(run.method)[0] for run in experiment.runs if experiment.by_default}
     for claim in load_claims(SCALE, SEEDS, ROOT / "experiments"):
@@ -175,7 +175,7 @@ def test_two_files_of_one_name_are_refused(tmp_path):
     folder = shutil.copytree(ROOT / "experiments", tmp_path / "experiments")
     shutil.copy(folder / "table1.yaml", folder / "further/table1.yaml")
     with mistake(f"further/table1.yaml has the name of {folder}/table1.yaml; rename one of them"):
-        known_experiments(folder)
+        experiment_files(folder)
 
 
 # ---------------------------------------------------------------- mistakes in the files

@@ -17,7 +17,7 @@ from snakemake.common import NOTHING_TO_BE_DONE_MSG
 from conftest import MODEL
 from entropy_dynamics.cli import main
 from entropy_dynamics.config import load_config
-from entropy_dynamics.experiments.load import known_experiments, load_experiment
+from entropy_dynamics.experiments.load import experiment_files, load_experiment
 from project_copy import ROOT, copy_project, snakemake
 
 TABLES = ("table1", "table3", "table4")
@@ -354,6 +354,6 @@ def test_every_table_figure_and_folder_is_a_target(project):
     folders -= {path.parent.name for path in (project / "experiments").glob("*/claims.yaml")}  # of other scales
     assert folders == {"further", "extras", "methods", "ladder", "controls", "field"}
     targets = {"all", "paper", "tables", "figures", "claims", "report", *folders}
-    assert targets | {*known_experiments(project / "experiments")} <= {*snakemake(project, "--list").stdout.split()}
-    drawn = {*planned(project, "further", "--config", "scale=laptop")} & {*known_experiments(project / "experiments")}
+    assert targets | {*experiment_files(project / "experiments")} <= {*snakemake(project, "--list").stdout.split()}
+    drawn = {*planned(project, "further", "--config", "scale=laptop")} & {*experiment_files(project / "experiments")}
     assert drawn == {path.stem for path in (project / "experiments/further").iterdir()}

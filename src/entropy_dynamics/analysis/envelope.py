@@ -206,17 +206,14 @@ def left_frame(experiment: Experiment[LeftSpec], results: Results) -> pd.DataFra
     frames = [_rows(found, results.scale, margin)]
     if other := results.beyond(experiment):
         theirs = _left_of(*other)
-        both = {key: _together(found[key], theirs[key]) for key in found if key in theirs}
+        pairs = {key: (found[key], theirs[key]) for key in found if key in theirs}
+        both = {key: (pooled([a, b]), "", at_a or at_b) for key, ((a, _, at_a), (b, _, at_b)) in pairs.items()}
         frames += [_rows(theirs, other[1].scale, margin), _rows(both, f"{results.scale} and {other[1].scale}", margin)]
     return pd.concat(frames, ignore_index=True)
 
 
 Found = dict[tuple[str, str, str], tuple[Left, str, bool]]
 """Method, `over` and model -> what is left, the points at the envelope, and whether one is of `LeftSpec.edge`."""
-
-
-def _together(*found: tuple[Left, str, bool]) -> tuple[Left, str, bool]:
-    return pooled([interval for interval, _, _ in found]), "", any(at_edge for *_, at_edge in found)
 
 
 def _rows(found: Found, scale: str, margin: float) -> pd.DataFrame:

@@ -25,8 +25,8 @@ from entropy_dynamics.experiments.load import (
     Run,
     Seeds,
     config_of,
+    experiment_files,
     first_of,
-    known_experiments,
     load_experiment,
 )
 from entropy_dynamics.experiments.specs import PaperValues, Spec
@@ -196,7 +196,7 @@ class Results:
     @property
     def names(self) -> list[str]:
         """The tables and figures of this scale."""
-        by_default = (name for name in known_experiments(self.folder) if self.experiment(name).by_default)
+        by_default = (name for name in experiment_files(self.folder) if self.experiment(name).by_default)
         return self.config.experiments or list(by_default)
 
     def model(self, name: str) -> Model:

@@ -187,11 +187,6 @@ def experiment_files(experiments: Path = EXPERIMENTS) -> dict[str, Path]:
     return {name: files[name] for name in sorted(files.keys() - NOT_EXPERIMENTS)}
 
 
-def known_experiments(experiments: Path = EXPERIMENTS) -> list[str]:
-    """Names of all tables and figures."""
-    return list(experiment_files(experiments))
-
-
 def load_experiment(
     name: str, scale: str, seeds: Seeds, experiments: Path | None = None, configs: Path = CONFIGS
 ) -> Experiment[Any]:
@@ -253,6 +248,8 @@ def _check_names(experiment: Experiment[specs.Spec], where: str, config: Config,
     """Reject unknown models, methods and evaluation sets, whose files Snakemake would report as missing."""
     spec, methods = experiment.spec, {run.method for run in experiment.runs}
     averages = getattr(spec, "averages", {})
+    named = {*methods, *averages}
+    unmatched = [pattern for pattern in getattr(spec, "edge", ()) if not filter_names(named, pattern)]
     compared = [(key, [getattr(spec, key)], methods) for key in ("baseline", "reference") if hasattr(spec, key)]
     compared += [("method", [BASE], methods)] if isinstance(spec, specs.DifficultySpec) else []
     for kind, names, known in (
@@ -260,12 +257,8 @@ def _check_names(experiment: Experiment[specs.Spec], where: str, config: Config,
         ("method", sorted(split_method(method)[0] for method in methods), known_names("method", configs)),
         ("evaluation set", experiment.evaluations, list(config.data.evaluation)),
         ("method in labels", getattr(spec, "labels", ()), methods),
-        ("method in compared", getattr(spec, "compared", ()), {*methods, *averages}),
-        (
-            "method in edge",
-            [of for of in getattr(spec, "edge", ()) if not filter_names([*methods, *averages], of)],
-            methods,
-        ),
+        ("method in compared", getattr(spec, "compared", ()), named),
+        ("method in edge", unmatched, methods),
         ("method in averages", [name for of in averages.values() for name in of], methods),
         ("model in fitted", getattr(spec, "fitted", ()), experiment.models),
         ("scale in beyond", [of.scale for of in [getattr(spec, "beyond", None)] if of], known_names("scale", configs)),

@@ -14,7 +14,7 @@ from typing import Any
 from entropy_dynamics.config import BASE, TRAIN, Config, StageConfig, configured_shorter_runs, load_config
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.experiments.claims import JUDGED, load_claims
-from entropy_dynamics.experiments.load import Experiment, Run, known_experiments, load_experiment
+from entropy_dynamics.experiments.load import Experiment, Run, experiment_files, load_experiment
 from entropy_dynamics.planning.duration import response_tokens, sampling_seconds, tokens_per_step, training_seconds
 from entropy_dynamics.planning.footprint import GIB, checkpoint_buffers, checkpoint_bytes, memory, misfits, weight_bytes
 from entropy_dynamics.sampling import PROMPTS_HELD
@@ -307,7 +307,7 @@ def needed_runs(config: Config, target: str | None) -> dict[str, list[Run]]:
     by default. The target `field` consists only of claims, `controls` of experiments and claims.
     """
     seeds, experiments = dict(config.seeds), Path(config.experiments_folder)
-    names = (None if target else config.experiments) or known_experiments(experiments)
+    names = (None if target else config.experiments) or experiment_files(experiments)
     needed = [load_experiment(name, config.scale, seeds, experiments) for name in names]
     if target or config.experiments is None:
         needed = [each for each in needed if (each.folder == target if target else each.by_default)]

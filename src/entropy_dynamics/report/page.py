@@ -11,7 +11,7 @@ from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.scores import scores_frame
 from entropy_dynamics.config import TRAIN
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.experiments.load import FIRST, PAPER, known_experiments
+from entropy_dynamics.experiments.load import FIRST, PAPER, experiment_files
 from entropy_dynamics.report.comparison import write_comparison
 from entropy_dynamics.report.fill import fill
 from entropy_dynamics.report.live import busy_seconds, progress, token_samples, unfinished_runs
@@ -38,7 +38,7 @@ def write_report(results: Results) -> Path:
     judged = layout.judged("claims", "json").is_file()
     claims = list(verdicts_of(layout.judged("claims", "json")).values()) if judged else []
     by_name: dict[str, dict[str, Any]] = {}
-    known = known_experiments(results.folder)
+    known = experiment_files(results.folder)
     for name in known:
         table, figure = layout.table(name, "csv"), layout.figure(name, "svg")
         if not (table.is_file() or figure.is_file()):

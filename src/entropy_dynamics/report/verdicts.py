@@ -100,7 +100,10 @@ def _opening(
         "identity": "identities",
     }
     groups = "; ".join(f"{name}: {number[basis]}" for basis, name in words.items() if number[basis])
-    return {"summary": summary_line(entries), "groups": groups.capitalize(), "head": _head(models, results)}
+    ran = [model.ran_with_size if model else f"{name}, not run at this scale" for name, model in models.items()]
+    single = one_model(model for model in models.values() if model)
+    head = ". ".join(filter(None, [f"{results.scale} scale: {'; '.join(ran)}", single]))
+    return {"summary": summary_line(entries), "groups": groups.capitalize(), "head": head}
 
 
 def headlines(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -166,13 +169,6 @@ def _judged(
         for claim, finding in zip(claims, findings, strict=True)
     ]
     return models, entries
-
-
-def _head(models: dict[str, Model | None], results: Results) -> str:
-    """Introductory text: the models that ran at this scale."""
-    ran = [model.ran_with_size if model else f"{name}, not run at this scale" for name, model in models.items()]
-    single = one_model(model for model in models.values() if model)
-    return ". ".join(filter(None, [f"{results.scale} scale: {'; '.join(ran)}", single]))
 
 
 def _named(text: str, claim: Claim, models: dict[str, Model | None], results: Results) -> str:

@@ -84,12 +84,9 @@ class Config(Section):
         if ranks is not None:
             training.check_divisible(ranks)
             return self
-        dtype = self.engine.dtype if self.engine.dtype != "float32" else None
-        shared = {"engine.dtype": dtype}
-        if not training.off_policy:
-            shared |= {
-                f"training.{key}": getattr(training, key) for key in ("importance_truncation", "importance_masking")
-            }
+        shared = {"engine.dtype": None if self.engine.dtype == "float32" else self.engine.dtype}
+        weights = () if training.off_policy else ("importance_truncation", "importance_masking")
+        shared |= {f"training.{key}": getattr(training, key) for key in weights}
         for key, value in shared.items() if self.engine.in_trainer else ():
             if value is not None:
                 raise ValueError(f"{key}={value} needs hardware.ranks or engine.name=vllm: here the policy samples")
