@@ -21,6 +21,9 @@ GROUPS = {  # title -> commands
     "files of any trainer": ("pass-at-k", "lens", "entropy-watch", "entropy-check"),
 }
 WIDTH = 88  # of descriptions
+MODEL = "a model, by name, such as qwen2.5-7b-instruct"
+METHOD = "a method, by name or name@parameter=value,..."
+OF_MODEL = "--model qwen2.5-7b-instruct"  # in examples
 
 T = TypeVar("T")
 Adds = Callable[..., argparse.ArgumentParser]  # a command
@@ -102,26 +105,29 @@ def command_parser() -> argparse.ArgumentParser:
         about = "override a config value"
         sub.add_argument("--set", action="append", default=[], type=_setting, metavar="KEY=VALUE", help=about)
         if "model" in needs:
-            sub.add_argument("--model", required=True, help="a model, by name, such as qwen2.5-7b-instruct")
+            sub.add_argument("--model", required=True, help=MODEL)
         if "method" in needs:
-            sub.add_argument("--method", required=True, help="a method, by name or name@parameter=value,...")
+            sub.add_argument("--method", required=True, help=METHOD)
             sub.add_argument("--seed", type=_seed, required=True, help="0 or more")
         if "untrained" in needs:
             sub.add_argument("--seed", type=_seed, default=0, help="which untrained model (default: 0)")
         return sub
 
-    for add in (_run_commands, _result_commands, _publishing_commands, _reference_commands, _file_commands):
-        add(stage, command)
+    _run_commands(stage)
+    _result_commands(stage, command)
+    _publishing_commands(stage, command)
+    _reference_commands(stage)
+    _file_commands(command)
     parser.epilog = _listed(groups)
     return parser
 
 
-def _run_commands(stage: Adds, command: Adds) -> None:
+def _run_commands(stage: Adds) -> None:
     about = "Generate or read, clean and split the problem sets."
     stage("problems", about, "Needs nothing; writes <results>/<scale>/data.", "--scale smoke")
     about = "Prepare a base model: download it, or build and warm-start a toy model."
-    files, of_model = "Needs the problems; writes <results>/<scale>/models.", "--model qwen2.5-7b-instruct --seed 0"
-    stage("model", about, files, of_model, "model", "untrained")
+    files = "Needs the problems; writes <results>/<scale>/models."
+    stage("model", about, files, f"{OF_MODEL} --seed 0", "model", "untrained")
     about = "Measure the untrained model's pass rates on the training problems."
     files = "Needs the problems and the model; writes <results>/<scale>/pass_rates."
     stage("pass_rates", about, files, "--seed 0", "untrained")
@@ -131,11 +137,12 @@ def _run_commands(stage: Adds, command: Adds) -> None:
         "one make; writes <results>/<scale>/runs and evaluations. At the scales smoke, laptop and desk all models are "
         "toy models. The same command resumes a run."
     )
-    example = "--model qwen2.5-7b-instruct --method clip_b@mu=1.2 --seed 0"
+    example = f"{OF_MODEL} --method clip_b@mu=1.2 --seed 0"
     stage("train", about, files, example, "model", "method")
     files = "Needs the policy, or for the method 'base' the untrained model; writes <results>/<scale>/evaluations."
-    example = "--model qwen2.5-7b-instruct --method clip_b --seed 0 --temperatures 0 1.0"
-    evaluate = stage("evaluate", "Sample the evaluation sets from a policy.", files, example, "model", "method")
+    about = "Sample the evaluation sets from a policy."
+    example = f"{OF_MODEL} --method clip_b --seed 0 --temperatures 0 1.0"
+    evaluate = stage("evaluate", about, files, example, "model", "method")
     evaluate.add_argument("--datasets", nargs="+", help="evaluation sets (default: all of the scale's config)")
     at = "used instead of the config's; samples of each go to a folder T<temperature>, existing ones are kept"
     evaluate.add_argument("--temperatures", nargs="+", type=_temperature, metavar="T", help=at)
@@ -184,25 +191,26 @@ def _publishing_commands(stage: Adds, command: Adds) -> None:
     restore.add_argument("--out", type=_scale_folder, required=True, metavar="OUT", help="a new folder results/<scale>")
 
 
-def _reference_commands(stage: Adds, command: Adds) -> None:
+def _reference_commands(stage: Adds) -> None:
     about = "Estimate the memory, tokens, hours and disk that a scale needs."
     plan = stage("plan", about, "Starts and writes nothing.", "--scale paper")
     plan.add_argument("--markdown", action="store_true", help="print tables in Markdown")
     targets = ("extras", "methods", "ladder", "field", "controls")
     plan.add_argument("--target", choices=targets, help="plan the runs of this target instead of the default")
-    example = "--model qwen2.5-7b-instruct --method clip_b --why method.params.mu"
+    example = f"{OF_MODEL} --method clip_b --why method.params.mu"
     config = stage("config", "Print the resolved config of a run.", "Writes nothing.", example)
-    config.add_argument("--model", help="a model, by name, such as qwen2.5-7b-instruct")
-    config.add_argument("--method", help="a method, by name or name@parameter=value,...")
+    config.add_argument("--model", help=MODEL)
+    config.add_argument("--method", help=METHOD)
     about = "print where this key gets its value, and which values of other files that overrides"
     config.add_argument("--why", metavar="KEY", help=about)
     config.add_argument("--schema", action="store_true", help="print the JSON schema of a run's config instead")
-    about, example = "Print the prompt of one problem, and its number of tokens.", "--model qwen2.5-7b-instruct"
-    prompt = stage("prompt", about, "Needs the problems; without the model, it is a preview.", example, "model")
+    about = "Print the prompt of one problem, and its number of tokens."
+    files = "Needs the problems; without the model, it is a preview."
+    prompt = stage("prompt", about, files, OF_MODEL, "model")
     prompt.add_argument("--problem", metavar="ID", help="id of a problem (default: the first training problem)")
 
 
-def _file_commands(stage: Adds, command: Adds) -> None:
+def _file_commands(command: Adds) -> None:
     about, files = "Unbiased Pass@k of graded samples, for all k.", "Needs parquet, JSONL or CSV of any trainer."
     passes = command("pass-at-k", about, files, "grpo.parquet clip_b.parquet")
     passes.add_argument("files", type=Path, metavar="FILE", nargs="+", help="one, or two to compare, or folders")

@@ -17,6 +17,9 @@ from entropy_dynamics.config import BASE
 from entropy_dynamics.experiments.claim_specs import ScoreDifference
 from entropy_dynamics.experiments.claims import Claim
 
+Counts = Mapping[float, Evaluated]
+"""By temperature."""
+
 
 def find_in_scores(claim: Claim, spec: ScoreDifference, results: Results, finding: Finding) -> None:
     """Set the effect of a claim about scores, or what prevents it."""
@@ -86,7 +89,7 @@ def _score_difference(claim: Claim, spec: ScoreDifference, samples: Evaluated, f
         finding.measure_all([interval for interval, _ in cells], *spec.bounds)
 
 
-def _at_best(claim: Claim, spec: ScoreDifference, counts: Mapping[float, Evaluated], finding: Finding) -> Evaluated:
+def _at_best(claim: Claim, spec: ScoreDifference, counts: Counts, finding: Finding) -> Evaluated:
     """The counts of each arm at its best temperature on the validation set."""
     held_out, best = claim.config.training.validation_set, {}
     for arm in product(spec.models, claim.seeds_by_method):
@@ -99,7 +102,7 @@ def _at_best(claim: Claim, spec: ScoreDifference, counts: Mapping[float, Evaluat
     return usual | {arm: counts[at][arm] for arm, at in best.items()}
 
 
-def _matched_pass(claim: Claim, spec: ScoreDifference, counts: Mapping[float, Evaluated], finding: Finding) -> None:
+def _matched_pass(claim: Claim, spec: ScoreDifference, counts: Counts, finding: Finding) -> None:
     """Difference between the methods per seed, with the method of `against` interpolated to the other's Pass@K."""
     (method,), (other,), [model] = claim.runs, claim.against, spec.models
     policies = counts[claim.config.evaluation.temperature][model, method]
@@ -119,7 +122,7 @@ def _matched_pass(claim: Claim, spec: ScoreDifference, counts: Mapping[float, Ev
         finding.measure([weight * np.stack([seed[dataset] for seed in seeds]) for dataset, weight in weights])
 
 
-def _best_points(claim: Claim, spec: ScoreDifference, counts: Mapping[float, Evaluated], finding: Finding) -> None:
+def _best_points(claim: Claim, spec: ScoreDifference, counts: Counts, finding: Finding) -> None:
     """Difference between two sides, each at a method and a temperature chosen on the validation set."""
     [model], held_out, least = spec.models, claim.config.training.validation_set, 0.0
     matched = spec.temperature == "matched_avg"
@@ -143,7 +146,7 @@ def _best_points(claim: Claim, spec: ScoreDifference, counts: Mapping[float, Eva
         finding.measure(score_columns(arms, signs, spec.metric, spec.datasets))
 
 
-def _left(claim: Claim, spec: ScoreDifference, counts: Mapping[float, Evaluated], finding: Finding) -> None:
+def _left(claim: Claim, spec: ScoreDifference, counts: Counts, finding: Finding) -> None:
     """What is left at equal Avg@K over the envelope of the points of `against`."""
     usual = counts[claim.config.evaluation.temperature]
     own = {model: [usual[model, method] for method in claim.runs] for model in spec.models}
