@@ -12,6 +12,7 @@ from entropy_dynamics.analysis.scores import scores_frame
 from entropy_dynamics.config import BASE, load_config
 from entropy_dynamics.experiments.claims import load_claims
 from entropy_dynamics.experiments.load import experiment_files, load_experiment
+from entropy_dynamics.figures.sweeps import draw_matched
 from entropy_dynamics.planning.plan import make_plan
 from entropy_dynamics.report import render
 from entropy_dynamics.results.layout import Layout
@@ -86,6 +87,15 @@ def test_scores_at_the_entropy_of_the_reference(matched):
         assert row["avg_matched_low"] < expected < row["avg_matched_high"]
         assert row["pass_matched"] == pytest.approx(0)  # all three solve every problem of these
     assert matched.loc[["clip_b", "grpo", "qae"], ["avg_matched", "pass_matched"]].isna().all(axis=None)
+
+
+def test_the_frame_has_whole_intervals(tmp_path):
+    matched = frame_of(MATCHED, tmp_path, slope=0.04)
+    results = Results(tmp_path / SCALE, SCALE, SEEDS, ROOT / "configs", tmp_path / "experiments")
+    figure, *_ = draw_matched(results.experiment("matched"), results)
+    left, right = figure.axes[2].get_xlim()  # below the panel of Avg@K
+    assert left < min(0, matched.loc["steer", "avg_matched_low"])
+    assert right > matched.loc["steer", "avg_matched_high"]
 
 
 def test_each_seed_is_corrected_for_its_own_entropies(matched, tmp_path):

@@ -127,7 +127,7 @@ def _draw_differences(ax: Axes, rows: pd.DataFrame, metric: str) -> None:
     ax.errorbar(value, range(len(rows)), xerr=ends, fmt="o", color="black", markersize=2, elinewidth=0.6)
     ax.axvline(0, color="0.5", linewidth=0.7, linestyle=":")
     ax.set_ylim(max(len(rows), 1) - 0.5, -0.5)
-    ax.set_xlim(*_around(pd.Series([0, *value])))
+    ax.set_xlim(*_around(pd.Series([0, *value, *(value - ends[0]), *(value + ends[1])]), 0.08))
 
 
 def draw_frontier(experiment: Experiment[FrontierSpec], results: Results) -> style.Drawn:
