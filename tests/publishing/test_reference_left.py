@@ -1,13 +1,20 @@
 """What is left of the gain, from the counts in docs/reference, as another program computed it."""
 
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib import rc_context
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from conftest import ROOT
 from entropy_dynamics.analysis.envelope import Left, left, pooled
+from entropy_dynamics.analysis.run_data import Results
+from entropy_dynamics.figures.envelope import draw_left
+from entropy_dynamics.figures.style import STYLE
+from synthetic_results import SCALE, write_models
 
 NOISE = 0.4  # 2,000 resamples: a bound of an interval varies by 0.1 to 0.3 between two draws
 TOYS, SETS = ("qwen2.5-7b-instruct", "qwen3-4b-base"), ("aime24", "aime25", "dapo500")
@@ -138,3 +145,21 @@ def test_the_gain_at_the_temperature_of_the_tables(size, method, gain):
     keys = [key for key in of_size if key[2:] == (method, 0.7) and key[1] != "validation"]
     gains = [of_size[key][1].mean() - of_size[*key[:2], "grpo", 0.7][1].mean() for key in keys]
     assert np.mean(gains) == pytest.approx(gain, abs=0.06)
+
+
+def test_ticks_of_the_published_figure_stand_apart(tmp_path, monkeypatch):
+    """Three panels in a column leave little room below each."""
+    published = pd.read_csv(ROOT / "docs/reference/laptop/controls/pooled-path/left.csv")
+    monkeypatch.setattr("entropy_dynamics.figures.envelope.left_frame", lambda *_: published)
+    write_models(tmp_path / SCALE)
+    seeds = {"tables": 10, "extras": 10, "pilot": 2}
+    results = Results(tmp_path / SCALE, SCALE, seeds, ROOT / "configs", ROOT / "experiments")
+    with rc_context(fname=STYLE):
+        figure, *_ = draw_left(results.experiment("left"), results)
+        FigureCanvasAgg(figure).draw()
+    assert len(figure.axes) == 3
+    for ax in figure.axes:
+        low, high = ax.get_xlim()
+        boxes = [tick.label1.get_window_extent() for tick in ax.xaxis.get_major_ticks() if low <= tick.get_loc() <= high]
+        assert len(boxes) > 1
+        assert min(right.x0 - left.x1 for left, right in pairwise(boxes)) > 0.05 * figure.dpi  # inches

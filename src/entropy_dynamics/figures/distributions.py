@@ -89,5 +89,5 @@ def draw_data_filter(experiment: Experiment[DataFilter], results: Results) -> st
     reasons |= {} if bounds.high is None else {f"rate ≥ {bounds.high:g}": rates >= bounds.high}
     dropped_for = "; ".join(f"dropped for {reason}: {rows.sum()}" for reason, rows in reasons.items() if rows.any())
     (model,) = experiment.untrained
-    ran = f"{results.scale}: {results.model(model).name}, before training, seed {seed}"
+    ran = f"{results.scale}: {results.model(model).name}, untrained, seed {seed}"
     return figure, frame, [ran, dropped_for]

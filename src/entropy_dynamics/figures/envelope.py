@@ -30,7 +30,7 @@ def draw_left(experiment: Experiment[LeftSpec], results: Results) -> style.Drawn
             ax.errorbar(of["left"], y, xerr=style.error_bars(of, "left", "left_"), elinewidth=0.8, capsize=1.5, **look)
         ax.set_title(("" if step == steps[0] else "+ ") + step, fontsize=style.SMALL)
         ax.grid(axis="y", visible=False)
-        ax.locator_params("x", nbins=5, steps=style.ROUND)
+        ax.locator_params("x", nbins=10 // len(steps), steps=style.ROUND)
         ax.set_xlabel("Pass@K left")
     named = rows if len(rows) > 1 else []  # the notes name a single one
     names = [f"{labels[model]}, {scale}" for scale, model in named]
