@@ -160,6 +160,7 @@ def test_ticks_of_the_published_figure_stand_apart(tmp_path, monkeypatch):
     assert len(figure.axes) == 3
     for ax in figure.axes:
         low, high = ax.get_xlim()
-        boxes = [tick.label1.get_window_extent() for tick in ax.xaxis.get_major_ticks() if low <= tick.get_loc() <= high]
+        ticks = [tick for tick in ax.xaxis.get_major_ticks() if low <= tick.get_loc() <= high]
+        boxes = [tick.label1.get_window_extent() for tick in ticks]
         assert len(boxes) > 1
         assert min(right.x0 - left.x1 for left, right in pairwise(boxes)) > 0.05 * figure.dpi  # inches
