@@ -184,6 +184,25 @@ def test_the_page_starts_with_the_verdicts_and_every_link_leads_somewhere(page):
     assert "95 % over seeds" not in text
 
 
+@pytest.mark.parametrize("width", [390, 1280])
+def test_no_heading_is_hidden_and_no_picture_cut_at_its_sides(page, browser, width):
+    size = {"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": width < 600}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    browser.get(page.as_uri())
+    widths = "return [document.documentElement.scrollWidth, document.documentElement.clientWidth]"
+    assert len(set(browser.execute_script(widths))) == 1
+    below = "return document.getElementById(arguments[0]).getBoundingClientRect().top - "
+    below += "document.querySelector('nav').getBoundingClientRect().bottom"
+    for link in browser.find_elements("css selector", "nav a"):
+        link.click()
+        assert browser.execute_script(below, link.get_attribute("hash")[1:]) > 0
+    shapes = "of => [of.width / of.height, of.naturalWidth / of.naturalHeight]"
+    pictures = browser.execute_script(f"return [...document.querySelectorAll('.gallery img')].map({shapes})")
+    assert len(pictures) == 2
+    for shown, whole in pictures:
+        assert shown == pytest.approx(max(whole, 4 / 3), rel=0.02)  # a tall one is cut off below
+
+
 def test_tuned_baselines_stand_second_and_table_1_has_scores_and_gains_first(page, tmp_path):
     project = page.parents[2]
     seeds = SEEDS | {"tables": 3}
