@@ -139,9 +139,12 @@ def draw(steps: pd.DataFrame, table: pd.DataFrame, labels: dict[str, str], path:
         above.set_xlabel("predicted: mean of $-A S_c$ ($10^{-3}$)")
         above.set_ylabel("realized per unit\nof the rate (nats)")
         above.set_title("(a) GRPO, a point per batch")
-        for side, color, shift in (("predicted", "0.5", -0.17), ("realised", COLORS[0], 0.17)):
+        for side, label, color, shift in (
+            ("predicted", "predicted", "0.5", -0.17),
+            ("realised", "realized", COLORS[0], 0.17),
+        ):
             bars = {"xerr": masks[f"{side}_half"], "fmt": "o", "markersize": 2.5, "elinewidth": 1, "color": color}
-            below.errorbar(masks[side], np.arange(len(masks)) + shift, label=side.replace("s", "z"), **bars)
+            below.errorbar(masks[side], np.arange(len(masks)) + shift, label=label, **bars)
         below.axvline(0, color="black", linewidth=0.8, zorder=0)
         below.set_yticks(range(len(masks)), [pretty(labels[mask]) for mask in masks.index], fontsize=SMALL)
         below.invert_yaxis()

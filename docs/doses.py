@@ -3,12 +3,12 @@
 import numpy as np
 import pandas as pd
 
-from effects import MINUS, REFERENCE, TOYS, table
+from effects import MINUS, REFERENCE, TOYS, at_the_end, table
 
 SHARES = (0.1, 0.3, 1.0, 3.0)  # per cent of the tokens
 NAMES = {TOYS[0]: "toy Qwen2", TOYS[1]: "toy Qwen3", "smollm2-135m-instruct": "SmolLM2"}
 SIZES = {"laptop": "0.1 M", "desk": "1 M", "smollm2": "135 M"}
-SMOLLM2 = REFERENCE / "smollm2/seeds-0-7"
+SMOLLM2 = "smollm2/seeds-0-7"
 
 
 def carried(centered: np.ndarray, percent: float) -> float:
@@ -19,7 +19,7 @@ def carried(centered: np.ndarray, percent: float) -> float:
 
 def samples() -> pd.DataFrame:
     """GRPO's published token samples, a row per response."""
-    smollm2 = pd.read_parquet(SMOLLM2 / "tokens.parquet").query("method == 'grpo'").assign(scale="smollm2")
+    smollm2 = pd.read_parquet(REFERENCE / SMOLLM2 / "tokens.parquet").query("method == 'grpo'").assign(scale="smollm2")
     return pd.concat([pd.read_parquet(REFERENCE / "tokens.parquet"), smollm2])
 
 
@@ -34,26 +34,35 @@ def most_negative() -> str:
         entropy = np.concatenate(of["entropy"].to_list())
         parts = [f"{carried(centered_of(of), share):.1f}" for share in SHARES]
         name = f"{NAMES[model]}, {SIZES[scale]}, step {step + 1}"
-        rows.append((-entropy.mean(), [name, f"{entropy.mean():.2f}", f"{len(entropy) / len(of):.0f}", *parts]))
-    heads = ["GRPO", "entropy, nats", "tokens of an answer", *(f"lowest {share:g} %" for share in SHARES)]
+        rows.append((-entropy.mean(), [name, f"{entropy.mean():.2f}", f"{len(entropy):,}", *parts]))
+    heads = ["GRPO", "entropy, nats", "tokens sampled", *(f"lowest {share:g} %" for share in SHARES)]
     return table(heads, [row for _, row in sorted(rows)])
 
 
 def dropped_and_kept() -> str:
     """What the dropped share of a run carries at the first step, beside the entropy that the run kept."""
     first = {key: centered_of(of) for key, of in samples().query("step == 0").groupby(["scale", "model"])}
-    metrics = pd.read_parquet(SMOLLM2 / "metrics.parquet")
-    ends = metrics[metrics["step"] >= 0.9 * (metrics["step"].max() + 1)].groupby("method")["entropy"].mean()
-    shares = 100 * metrics.groupby("method")["clip_fraction"].mean()
-    smollm2 = pd.DataFrame({"run": ends.index, "entropy": ends, "clip_fraction": shares[ends.index]})
-    runs = [smollm2[smollm2["run"] != "random_mask"].assign(scale="smollm2", model="smollm2-135m-instruct")]
-    for scale, folder in (("laptop", "laptop/paper/pooled"), ("desk", "desk/paper/seeds-0-7")):
-        runs.append(pd.read_csv(REFERENCE / folder / "figures/strength.csv").assign(scale=scale))
     rows = []
-    for (scale, model), of in pd.concat(runs).groupby(["scale", "model"]):
-        grpo = of.loc[of["run"] == "grpo", "entropy"].item()
-        for _, run in of[of["run"] != "grpo"].sort_values("clip_fraction").iterrows():
-            ratio = f"{round(np.log(run['entropy'] / grpo), 2) + 0.0:.2f}".replace("-", MINUS)
-            part = carried(first[scale, model], run["clip_fraction"])
+    for scale, runs in strengths().items():
+        for _, run in runs.sort_values("clip_fraction").iterrows():
+            ratio = f"{round(run['log_ratio'], 2) + 0.0:.2f}".replace("-", MINUS)
+            part = carried(first[scale, run["model"]], run["clip_fraction"])
             rows.append([f"`{run['run']}`, {SIZES[scale]}", f"{run['clip_fraction']:.2f}", f"{part:.1f}", ratio])
     return table(["run", "dropped, %", "carried at the first step, %", "log ratio of entropies to GRPO"], rows)
+
+
+def strengths() -> dict[str, pd.DataFrame]:
+    """By scale, the published strengths: run, model, per cent dropped, log ratio of entropies to GRPO's same seeds."""
+    found = {}
+    for scale, folder in (("desk", "desk/paper/seeds-0-7"), ("laptop", "laptop/paper/pooled")):
+        runs = pd.read_csv(REFERENCE / folder / "figures/strength.csv")  # GRPO has the seeds of all
+        grpo = runs.loc[runs["run"] == "grpo", "entropy"].item()
+        found[scale] = runs[runs["run"] != "grpo"].assign(log_ratio=lambda of, by=grpo: np.log(of["entropy"] / by))
+    [(model, ends)] = at_the_end(SMOLLM2, ["entropy"])["entropy"].groupby("model")
+    dropped = 100 * pd.read_parquet(REFERENCE / SMOLLM2 / "metrics.parquet").groupby("method")["clip_fraction"].mean()
+    rows = []
+    for run in ("clip_v@mu=8.5,max_frac=0.0001", "clip_b@mu=2.5", "clip_b", "clip_v"):
+        own = ends[model, run]
+        ratio = np.log(own.mean() / ends[model, "grpo"][own.index].mean())
+        rows.append({"run": run, "model": model, "clip_fraction": dropped[run], "log_ratio": ratio})
+    return found | {"smollm2": pd.DataFrame(rows)}

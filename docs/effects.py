@@ -12,7 +12,7 @@ import pandas as pd
 from entropy_dynamics.analysis.claims_json import verdicts_of
 from entropy_dynamics.analysis.problem_scores import score_columns, shared_seeds
 from entropy_dynamics.analysis.published_runs import read_run
-from entropy_dynamics.analysis.run_data import Samples
+from entropy_dynamics.analysis.run_data import Samples, final_means
 from entropy_dynamics.analysis.statistics import Interval, Scores, holm, mean_interval, score_interval, seed_interval
 
 REFERENCE = Path("docs/reference")
@@ -271,11 +271,15 @@ def placebo_of_clip_cov() -> str:
     return "\n\n".join(tables)
 
 
+def at_the_end(folder: str, columns: list[str]) -> pd.DataFrame:
+    """Means over the last tenth of the steps of each model, method and seed."""
+    runs = pd.read_parquet(REFERENCE / folder / "metrics.parquet").groupby(["model", "method", "seed"])
+    return runs[columns].agg(lambda curve: final_means([curve.to_numpy()])[0])
+
+
 def beside(folder: str, heads: list[str], pairs: dict[tuple[str, ...], tuple[str, str, str]]) -> str:
     """Differences of two methods of a toy model, in brackets the p values of a column after Holm's correction."""
-    metrics = pd.read_parquet(REFERENCE / folder / "metrics.parquet")
-    last = metrics[metrics["step"] >= 0.9 * (metrics["step"].max() + 1)]
-    ends = last.groupby(["model", "method", "seed"])[["entropy", "accuracy"]].mean()
+    ends = at_the_end(folder, ["entropy", "accuracy"])
     ends = ends.assign(entropy=np.log(ends["entropy"]), accuracy=100 * ends["accuracy"])
     rows = [list(names) for names in pairs]
     for column, decimals in {"entropy": 2, "accuracy": 1, "avg": 1, "pass": 1}.items():

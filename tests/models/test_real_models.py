@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import transformers
+from packaging.version import Version
 from safetensors.torch import load_file, save_file
 
 from command_line import output
@@ -73,7 +74,9 @@ def test_a_sharded_policy_is_described_like_one_in_a_plain_process(source, tmp_p
     assert ('"top_p": 0.9' in written[1]["generation_config.json"]) == published
 
 
-@pytest.mark.skipif(transformers.__version__ >= "5.24", reason="such settings are saved, with a warning")
+@pytest.mark.skipif(
+    Version(transformers.__version__) >= Version("5.24"), reason="such settings are saved, with a warning"
+)
 def test_a_policy_that_cannot_be_saved_is_an_error_before_the_first_step(small_results, monkeypatch, capsys):
     base = next(small_results.folder.glob("smoke/**/generation_config.json"))
     edit(base, temperature=0.6)

@@ -90,7 +90,7 @@ def test_all_runs_together_weigh_seeds_alike(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("percent", "share"), [(0, 0), (10, 40), (15, 55), (20, 70), (40, 100), (90, 100)])
 def test_what_the_lowest_tokens_carry_by_hand(percent, share):
-    """Of ten tokens four are negative, in sum -10; 15 % are the lowest one and half of the next."""
+    """Four of the ten values are negative and sum to -10. The lowest 15 % are the lowest value and half of the next."""
     assert doses.carried(np.array([5.0, -1, -4, 2, 0, -3, 1, -2, 7, 1]), percent) == pytest.approx(share)
 
 

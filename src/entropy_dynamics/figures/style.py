@@ -122,7 +122,7 @@ def add_legend(to: Figure | Axes, entries: Mapping[str, Look], columns: int, **o
     to.legend(handles=handles, ncols=columns, **{"loc": "outside upper center"} | options)
 
 
-def legend_columns(labels: Collection[str], characters: int = 52) -> int:
+def legend_columns(labels: Collection[str], characters: int) -> int:
     """Number of legend entries that fit in a row; mathtext is about half as wide as its source."""
     widest = max(len(label) * (0.5 if "$" in label else 1) for label in labels) + 6
     return max(1, min(len(labels), int(characters / widest)))
