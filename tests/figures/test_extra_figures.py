@@ -1,5 +1,6 @@
 """Figures beyond the paper: Pass@k over k, gains by difficulty, trajectories and sparse curves."""
 
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from entropy_dynamics.experiments.load import Run
 from entropy_dynamics.figures.curves import draw_curves
 from entropy_dynamics.figures.distributions import draw_pass_curves
 from entropy_dynamics.figures.gains import draw_difficulty, draw_gains
+from entropy_dynamics.figures.sweeps import draw_frontier
 from synthetic_results import DATASETS, MODEL, ROOT, SCALE, STEPS, write_evaluation, write_metrics, write_models
 
 OTHER = "qwen3-4b-base"
@@ -235,3 +237,13 @@ def test_a_row_of_a_sweep_is_the_mean_over_its_seeds(folder):
         for run in experiment.of(MODEL, "grpo")
     ]
     assert rows.loc["grpo", "entropy"] == pytest.approx(np.mean(ends))
+
+
+@pytest.mark.parametrize(("temperatures", "panels"), [((0.0, 0.7), 2), ((0.7, 1.0), 1)])
+def test_a_frontier_has_a_panel_of_greedy_accuracy_if_that_was_sampled(folder, monkeypatch, temperatures, panels):
+    scores = {"avg": 20.0, "avg_low": 19.0, "avg_high": 21.0, "pass": 50.0, "pass_low": 48.0, "pass_high": 52.0}
+    of = {"model": [MODEL, OTHER], "method": ["grpo", "clip_v"], "temperature": temperatures}
+    rows = [dict(zip(of, key, strict=True)) | scores for key in product(*of.values())]
+    monkeypatch.setattr("entropy_dynamics.figures.sweeps.frontier_frame", lambda *_: pd.DataFrame(rows))
+    figure, _ = drawn(draw_frontier, "frontier", folder)
+    assert [len(row.axes) for row in figure.subfigs] == [panels] * 2

@@ -131,7 +131,7 @@ def _draw_differences(ax: Axes, rows: pd.DataFrame, metric: str) -> None:
 
 
 def draw_frontier(experiment: Experiment[FrontierSpec], results: Results) -> style.Drawn:
-    """A row of panels per model: a line per method through its sampling temperatures, left its greedy accuracy.
+    """A row of panels per model: a line per method through its sampling temperatures, left its greedy accuracy if that was sampled.
 
     A method's checkpoints are drawn as a band, the front of all its points. Of more than `BARRED` methods only the
     baseline, Clip_B and Clip_V have bars.
@@ -154,9 +154,12 @@ def draw_frontier(experiment: Experiment[FrontierSpec], results: Results) -> sty
         row.suptitle(results.model(model).name, fontsize=7)
         of_model = frame[frame["model"] == model]
         shown = of_model[of_model["method"].isin(methods)]
-        sampled = shown[shown["temperature"] > 0]
-        left, right = row.subplots(1, 2, width_ratios=[1, 3], sharey=True)
-        _draw_greedy(left, shown[shown["temperature"] == 0], methods, styles)
+        sampled, greedy = shown[shown["temperature"] > 0], shown[shown["temperature"] == 0]
+        widths = [1, 3] if len(greedy) else [1]
+        axes = row.subplots(1, len(widths), width_ratios=widths, sharey=True, squeeze=False)[0]
+        left, right = axes[0], axes[-1]
+        if len(greedy):
+            _draw_greedy(left, greedy, methods, styles)
         _draw_fronts(right, of_model[of_model["temperature"] > 0], styles)
         _draw_sampled(right, sampled, styles, baseline, barred)
         near = sampled["pass"] >= sampled["pass"].max() / 2  # a method that collapsed would press the others together
