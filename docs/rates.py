@@ -1,0 +1,178 @@
+"""The outcomes of docs/protocol-rates.md, from its published counts, metrics and left.csv: tables of `lists.py`."""
+
+from functools import cache
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from scipy.special import stdtr
+
+from effects import CLIPPING, MINUS, REFERENCE, SETS, TOYS, at_the_end, differences, shown, table
+from entropy_dynamics.analysis.envelope import RESAMPLES, envelope
+from entropy_dynamics.analysis.statistics import Interval, holm, mean_interval, score_interval, t_quantile
+
+FOLDER = str(next((REFERENCE / "rates").glob("seeds-200-*")).relative_to(REFERENCE))
+NAMES = dict(zip(TOYS, ("toy Qwen2", "toy Qwen3"), strict=True))
+GRIDS = ("the full rate", "half", "a quarter")
+STEPS = (10, 20, 30, 40, 50)
+ARMS = {  # label -> method, steps
+    "GRPO": ("grpo", 50),
+    "GRPO, half the rate": ("grpo_half_rate", 100),
+    "GRPO, a quarter of the rate": ("grpo_quarter_rate", 200),
+    CLIPPING["clip_v"]: ("clip_v", 50),
+    f"{CLIPPING['clip_v']}, half the rate": ("clip_v_half_rate", 50),
+}
+
+
+def at_step(arm: str, step: int) -> str:
+    """The name under which the policy of an arm at a step is published."""
+    method, steps = ARMS[arm]
+    return method if step == steps else f"{method}@training.steps={step}"
+
+
+def left_rows() -> pd.DataFrame:
+    """left.csv by method, model and grid, with the p value of a true value of zero."""
+    frame = pd.read_csv(REFERENCE / FOLDER / "left.csv")
+    t = frame["left"].abs() / ((frame["left_high"] - frame["left_low"]) / 2 / t_quantile(frame["seeds"].iloc[0] - 1))
+    frame["p"] = 2 * stdtr(frame["seeds"] - 1, -t)
+    return frame.set_index(["method", "model", "over"]).sort_index()
+
+
+def primary() -> str:
+    """What is left of Clip_V's Pass@K; Holm's correction covers the four values over all rates."""
+    frame, rows = left_rows(), []
+    values = [(method, model) for method in frame.index.unique("method") for model in TOYS]
+    p_values = holm(np.array([frame.loc[(*value, GRIDS[-1]), "p"] for value in values]))
+    corrected = dict(zip(values, p_values, strict=True))
+    for method in frame.index.unique("method"):
+        for model, name in (NAMES | {"mean": "mean", "difference": "difference"}).items():
+            of = frame.loc[method, model]
+            cells = [shown(*of.loc[grid, ["left", "left_low", "left_high"]], sign=False) for grid in GRIDS]
+            last = of.loc[GRIDS[-1]]
+            p = f"{corrected[method, model]:.3f}" if (method, model) in corrected else ""
+            rows.append([f"{method}, {name}", *cells, p, last["verdict"] if model in TOYS else ""])
+    heads = ["points of Pass@K", "GRPO at the full rate", "+ half the rate", "+ a quarter", "Holm's p", "verdict"]
+    return table(heads, rows)
+
+
+def beside_primary() -> str:
+    """What the protocol prints beside the values over all rates."""
+    frame, rows = left_rows(), []
+    for method in frame.index.unique("method"):
+        for model, short in NAMES.items():
+            of = frame.loc[method, model, GRIDS[-1]]
+            here = shown(*of[["left", "left_low_here", "left_high_here"]], sign=False)
+            others = [f"{round(of[name], 1) + 0.0:.1f}".replace("-", MINUS) for name in ("single", "halved", "spare")]
+            rows.append([f"{method}, {short}", here, *others, of["points"]])
+    heads = ["over all rates", "on these problems", "over one point", "seeds halved", "spare Avg@K"]
+    return table([*heads, "points at the envelope"], rows)
+
+
+def difference(metric: str, plus: str, minus: str, models: tuple[str, ...]) -> str:
+    interval = score_interval(differences([FOLDER], metric, plus, minus, models)[1], mean_interval).times(100)
+    return shown_interval(interval)
+
+
+def progress() -> str:
+    """Each rate beside GRPO's end, after equal steps and after equal progress."""
+    halves, quarters = ("GRPO, half the rate", (50, 100)), ("GRPO, a quarter of the rate", (50, 100, 200))
+    points = [(arm, step) for arm, steps in (halves, quarters) for step in steps]
+    points += [(arm, 50) for arm in list(ARMS)[3:]]
+    rows = []
+    for arm, step in points:
+        scores = [
+            difference(metric, at_step(arm, step), "grpo", models)
+            for metric in ("pass", "avg")
+            for models in ((TOYS[0],), (TOYS[1],), TOYS)
+        ]
+        rows.append([f"{arm}, step {step}", *scores])
+    heads = [f"{metric}, {of}" for metric in ("Pass@K", "Avg@K") for of in (*NAMES.values(), "mean")]
+    return table(["minus GRPO at step 50", *heads], rows)
+
+
+@cache
+def mean_scores() -> pd.DataFrame:
+    """Avg@K and Pass@K in points: a row per model, method, temperature and seed, a column per score and data set."""
+    frame = pd.read_parquet(REFERENCE / FOLDER / "counts.parquet", dtype_backend="pyarrow")
+    correct, samples = frame["correct"], frame["samples"]
+    frame = frame.assign(avg=100 * (correct / samples), passed=100 * (correct > 0).astype(float))
+    keys = ["model", "method", "temperature", "seed", "dataset"]
+    rows = pa.Table.from_pandas(frame[[*keys, "avg", "passed"]], preserve_index=False).group_by(keys)
+    means = rows.aggregate([("avg", "mean"), ("passed", "mean")]).to_pandas()
+    means["temperature"] = means["temperature"].round(2)
+    return means.set_index(keys).unstack("dataset").sort_index()
+
+
+def scores_of(model: str, method: str, at: float) -> np.ndarray:
+    """Avg@K and Pass@K over the evaluation sets, and the Avg@8 of validation: [score, seed]."""
+    means = mean_scores().loc[model, method, at]
+    tests = [means[f"{metric}_mean"][list(SETS)].mean(axis=1) for metric in ("avg", "passed")]
+    return np.stack([*tests, means["avg_mean", "validation"]])
+
+
+def chosen_by_validation(validation: np.ndarray) -> np.ndarray:
+    """The place of each seed's highest score in [checkpoint, seed]; of equal ones the earlier."""
+    return validation.argmax(axis=0)
+
+
+def early_stopping() -> str:
+    """Each arm at the checkpoint that validation chooses, beside GRPO at its own."""
+    found: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
+    for arm, model in ((arm, model) for arm in ARMS for model in TOYS):
+        scores = np.stack([scores_of(model, at_step(arm, step), 0.7) for step in STEPS])  # [checkpoint, score, seed]
+        chosen = chosen_by_validation(scores[:, 2])
+        own = np.take_along_axis(scores, chosen[None, None], axis=0)[0, :2]
+        found.setdefault(arm, []).append((np.array(STEPS)[chosen], own))
+    rows = []
+    for arm, models in found.items():
+        steps = [f"{chosen.mean():.0f}" for chosen, _ in models]
+        cells = [""] * 2
+        if arm != "GRPO":
+            pairs = [own - grpo for (_, own), (_, grpo) in zip(models, found["GRPO"], strict=True)]
+            cells = [shown_interval(mean_interval(np.mean(pairs, axis=0)[metric])) for metric in (1, 0)]
+        rows.append([arm, *steps, *cells])
+    return table(["", *(f"mean step, {name}" for name in NAMES.values()), "Pass@K over GRPO", "Avg@K"], rows)
+
+
+def shown_interval(of: Interval, decimals: int = 1) -> str:
+    return shown(of.value, of.low, of.high, decimals)
+
+
+def symmetric() -> str:
+    """Clip_V's envelope minus GRPO's, both over two rates, five checkpoints and all temperatures."""
+    warm, rows = (0.4, 0.7, 0.85, 1.0, 1.15, 1.3, 1.6), []
+    sides = list(ARMS)[3:], list(ARMS)[:2]
+    for model, name in NAMES.items():
+        level = scores_of(model, at_step("GRPO, half the rate", 50), 0.7)[2]
+        seeds = len(level)
+        drawn = np.random.default_rng(0).multinomial(seeds, np.full(seeds, 1 / seeds), RESAMPLES)
+        shares = np.vstack([np.ones(seeds), drawn]).T / seeds  # all seeds, then the resamples
+        front = []
+        for arms in sides:
+            points = [scores_of(model, at_step(arm, step), at) for arm in arms for step in STEPS for at in warm]
+            avg, passed = (np.stack([point[score] for point in points]) @ shares for score in (0, 1))
+            front.append(envelope(level @ shares, avg.T, passed.T).passed)
+        theta = front[0] - front[1]
+        resampled = theta[1:]
+        half = t_quantile(seeds - 1) * (seeds / (seeds - 1) * np.nanvar(resampled)) ** 0.5
+        value = 2 * theta[0] - np.nanmean(resampled)
+        rows.append([name, f"{level.mean():.1f}", shown(value, value - half, value + half)])
+    return table(["", "at an Avg@K of", "Pass@K, Clip_V's envelope minus GRPO's"], rows)
+
+
+def entropies() -> str:
+    """Log ratios of entropies to GRPO over the last tenth of 50 steps, and the shares of dropped tokens."""
+    ends = np.log(at_the_end(FOLDER, ["entropy"])["entropy"])
+    metrics = pd.read_parquet(REFERENCE / FOLDER / "metrics.parquet")
+    dropped = 100 * metrics.groupby(["model", "method"])["clip_fraction"].mean()
+    rows = []
+    for arm in ARMS:
+        of = at_step(arm, 50)
+        ratios = [""] * 2
+        if arm != "GRPO":
+            pairs = [(ends[model, of] - ends[model, "grpo"]).to_numpy() for model in TOYS]
+            ratios = [shown_interval(mean_interval(pair), 2) for pair in pairs]
+        shares = [f"{dropped[model, of]:.1f}" if CLIPPING["clip_v"] in arm else "" for model in TOYS]
+        rows.append([arm, *ratios, *shares])
+    heads = [f"{what}, {name}" for what in ("log ratio", "dropped, %") for name in NAMES.values()]
+    return table(["entropy at step 50 over GRPO's", *heads], rows)
