@@ -13,10 +13,15 @@ from entropy_dynamics.analysis.verdicts import judge
 from entropy_dynamics.experiments.claims import Claim, load_claims
 from entropy_dynamics.experiments.load import Run
 from entropy_dynamics.results.files import write_parquet
-from synthetic_results import MODEL, ROOT, SCALE, STEPS, write_evaluation
+from synthetic_results import DATASETS, MODEL, ROOT, SCALE, STEPS, write_evaluation
 
 OTHER = "qwen3-4b-base"
 SEEDS = {"tables": 5, "extras": 5, "pilot": 1}
+THREE = {"tables": 3, "extras": 3, "pilot": 1}
+CLIP = {"runs": {"clip_b": "tables"}, "against": {"grpo": "tables"}, "above": 0}
+ENTROPY = {"test": "curve_difference", "model": MODEL, "statistic": "mean", "columns": ["entropy"]} | CLIP
+GRPO = {"test": "over_seeds", "model": MODEL, "runs": {"grpo": "tables"}}
+AVG = {"test": "score_difference", "models": [MODEL, OTHER], "metric": "avg", "evaluations": DATASETS} | CLIP
 TESTS = dict.fromkeys(["over_seeds", "curve_difference", "sweep_trend", "score_difference", "paper_gain"], "a")
 
 
