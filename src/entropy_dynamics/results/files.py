@@ -9,6 +9,7 @@ import shutil
 import socket
 import stat
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,6 +19,8 @@ from entropy_dynamics.errors import UserError
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
+
+FLUSHES = 16  # at a time
 
 
 @contextmanager
@@ -35,10 +38,11 @@ def written_whole(path: Path | str) -> Iterator[Path]:
         yield temporary
         umask = os.umask(0o077)  # the only way to read it
         os.umask(umask)
-        for file in (temporary, *temporary.rglob("*")):
-            if file.is_file() or file.is_dir():
-                _share(file, umask)
-                flush(file)
+        written = [file for file in (temporary, *temporary.rglob("*")) if file.is_file() or file.is_dir()]
+        for file in written:
+            _share(file, umask)
+        with ThreadPoolExecutor(FLUSHES) as pool:  # a file system commits those that wait at once
+            list(pool.map(flush, written))
         if temporary.is_dir() and path.exists():  # a directory cannot be renamed over a non-empty one
             shutil.rmtree(path)
         os.replace(temporary, path)
