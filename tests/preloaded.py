@@ -5,6 +5,8 @@ environment.
 
 Whatever opens a file once there is one that matches PAUSE_FROM, a glob, waits for the file PAUSE_UNTIL: so a test can
 end a command at that moment however busy the machine is.
+
+Importing it, as conftest.py does, turns off `os.fsync`, in the commands too.
 """
 
 import atexit
@@ -23,6 +25,7 @@ from entropy_dynamics import preload
 from entropy_dynamics.client import SERVER
 from entropy_dynamics.distributed.launch import STARTER
 
+os.fsync = lambda descriptor: None  # no test cuts the power, and waiting for the disk took a tenth of their time
 BIN = Path(sys.executable).parent
 NAMES = ("python", "snakemake", "entropy-dynamics")
 # The shell starts Python, as pip's scripts do, because a shebang cannot name a path with blanks.
