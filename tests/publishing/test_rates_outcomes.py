@@ -1,0 +1,68 @@
+"""The outcomes of docs/protocol-rates.md follow from its published counts, on a way of their own."""
+
+from functools import cache
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import rates
+from conftest import ROOT
+from entropy_dynamics.analysis.envelope import left
+
+[FOLDER] = (ROOT / "docs" / "reference" / "rates").glob("seeds-200-*")
+MODELS, SETS = ("qwen2.5-7b-instruct", "qwen3-4b-base"), ("aime24", "aime25", "dapo500")
+WARM = (0.4, 0.7, 0.85, 1.0, 1.15, 1.3, 1.6)
+LAST = {"grpo": 50, "grpo_half_rate": 100, "grpo_quarter_rate": 200, "clip_v": 50, "clip_v_half_rate": 50}
+MEANS = {method: [30] for method in LAST} | {"grpo_half_rate": [30, 80], "grpo_quarter_rate": [30, 180]}  # first steps
+CHECKPOINTS = {method: [10, 20, 30, 40, 50] for method in LAST}
+CHECKPOINTS["grpo_half_rate"] += [80, 90, 100]
+CHECKPOINTS["grpo_quarter_rate"] += [100, 150, 180, 190, 200]
+
+
+@cache
+def scores(model: str) -> dict[tuple, np.ndarray]:
+    """(method, step, temperature, data set) -> Avg@K and Pass@K in points, [metric, seed, problem]."""
+    names = ["seed", "dataset", "problem", "method", "temperature", "correct", "samples"]
+    frame = pd.read_parquet(FOLDER / "counts.parquet", columns=names, filters=[("model", "==", model)])
+    split = frame["method"].str.split("@training.steps=", expand=True)
+    frame["step"] = pd.to_numeric(split[1]).fillna(split[0].map(LAST)).astype(int)
+    frame["method"], frame["temperature"] = split[0], frame["temperature"].round(2)
+    found = {}
+    for (*key, at, name), rows in frame.groupby(["method", "step", "temperature", "dataset"]):
+        table = rows.pivot(index="seed", columns="problem", values="correct").to_numpy(float)
+        rate = 100 * table / rows["samples"].iloc[0]
+        found[*key, round(float(at), 2), name] = np.stack([rate, 100.0 * (table > 0)])
+    return found
+
+
+def point(model: str, method: str, steps: list[int], at: float, name: str) -> np.ndarray:
+    return np.mean([scores(model)[method, step, at, name] for step in steps], axis=0)
+
+
+@pytest.mark.parametrize("file", sorted(FOLDER.glob("left.csv")))  # written when the scores are read
+@pytest.mark.parametrize("model", MODELS)
+def test_what_is_left_over_all_rates(model, file):
+    published = pd.read_csv(file).set_index(["method", "model", "over"])
+    for label, method in {"Clip_V": "clip_v", "Clip_V at half the rate": "clip_v_half_rate"}.items():
+        points = [(method, [30, 40, 50], 0.7)]
+        for name in ("grpo", "grpo_half_rate", "grpo_quarter_rate"):
+            steps = [[step] for step in CHECKPOINTS[name]] + [[first, first + 10, first + 20] for first in MEANS[name]]
+            points += [(name, of, at) for of in steps for at in WARM]
+        columns = [np.stack([point(model, *of, name) for of in points], axis=1) / len(SETS) for name in SETS]
+        found, row = left([columns]), published.loc[label, model, "a quarter"]
+        expected = tuple(row[["left", "left_low", "left_high"]])
+        assert (found.value, found.low, found.high) == pytest.approx(expected, abs=0.4)  # 2,000 resamples
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_scores_of_a_point(model):
+    ours = rates.scores_of(model, rates.at_step("GRPO, half the rate", 50), 0.7)
+    by_hand = [point(model, "grpo_half_rate", [50], 0.7, name).mean(axis=2) for name in (*SETS, "validation")]
+    np.testing.assert_allclose(ours[:2], np.mean(by_hand[:3], axis=0))
+    np.testing.assert_allclose(ours[2], by_hand[3][0])
+
+
+def test_early_stopping_takes_the_earlier_of_two_equal_checkpoints():
+    validation = np.array([[20.0, 21.0], [25.0, 24.0], [25.0, 24.5]])
+    assert list(rates.chosen_by_validation(validation)) == [1, 2]
