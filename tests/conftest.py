@@ -84,6 +84,7 @@ def pytest_configure(config):
         preloaded.start()
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items):
     """For `--dist loadgroup`: a file goes to one worker as a whole, but the tests of DEALT_OUT, which come last."""
     order = {f"test_{name}": place for place, name in enumerate(LONGEST)}
