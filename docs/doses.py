@@ -3,10 +3,10 @@
 import numpy as np
 import pandas as pd
 
-from effects import MINUS, REFERENCE, TOYS, at_the_end, table
+from effects import MINUS, NAMES, REFERENCE, at_the_end, table
 
 SHARES = (0.1, 0.3, 1.0, 3.0)  # per cent of the tokens
-NAMES = {TOYS[0]: "toy Qwen2", TOYS[1]: "toy Qwen3", "smollm2-135m-instruct": "SmolLM2"}
+MODELS = NAMES | {"smollm2-135m-instruct": "SmolLM2"}
 SIZES = {"laptop": "0.1 M", "desk": "1 M", "smollm2": "135 M"}
 SMOLLM2 = "smollm2/seeds-0-7"
 
@@ -33,7 +33,7 @@ def most_negative() -> str:
     for (scale, model, step), of in samples().groupby(["scale", "model", "step"]):
         entropy = np.concatenate(of["entropy"].to_list())
         parts = [f"{carried(centered_of(of), share):.1f}" for share in SHARES]
-        name = f"{NAMES[model]}, {SIZES[scale]}, step {step + 1}"
+        name = f"{MODELS[model]}, {SIZES[scale]}, step {step + 1}"
         rows.append((-entropy.mean(), [name, f"{entropy.mean():.2f}", f"{len(entropy):,}", *parts]))
     heads = ["GRPO", "entropy, nats", "tokens sampled", *(f"lowest {share:g} %" for share in SHARES)]
     return table(heads, [row for _, row in sorted(rows)])

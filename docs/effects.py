@@ -18,6 +18,7 @@ from entropy_dynamics.analysis.statistics import Interval, Scores, holm, mean_in
 REFERENCE = Path("docs/reference")
 TOYS = ("qwen2.5-7b-instruct", "qwen3-4b-base")
 SETS = ("aime24", "aime25", "dapo500")
+NAMES = dict(zip(TOYS, ("toy Qwen2", "toy Qwen3"), strict=True))
 MINUS = "\N{MINUS SIGN}"
 CLIPPING = {"clip_b": "Clip_B", "clip_v": "Clip_V"}
 
@@ -88,9 +89,11 @@ def differences(
     return seeds, score_columns(samples, weights, metric, dict.fromkeys(SETS, 1 / len(SETS))) if seeds else []
 
 
-def gain(folders: list[str], metric: str, plus: str, minus: str, models: tuple[str, ...]) -> Interval:
+def gain(
+    folders: list[str], metric: str, plus: str, minus: str, models: tuple[str, ...], over_seeds: Any = seed_interval
+) -> Interval:
     """The difference in a score, points, over the evaluation sets and models, of the seeds of all folders."""
-    return score_interval(differences(folders, metric, plus, minus, models)[1]).times(100)
+    return score_interval(differences(folders, metric, plus, minus, models)[1], over_seeds).times(100)
 
 
 def gain_shown(*arguments: Any) -> str:
@@ -166,10 +169,9 @@ def controls(scale: str) -> str:
 def what_is_left() -> str:
     frame = pd.read_csv(REFERENCE / "laptop/controls/pooled-path/left.csv")
     frame = frame[frame["scale"] == "laptop and desk"].set_index(["method", "model", "over"]).sort_index()
-    names = dict(zip((*TOYS, "mean"), ("toy Qwen2", "toy Qwen3", "mean"), strict=True))
     rows = []
     for method, label in CLIPPING.items():
-        for model, name in names.items():
+        for model, name in (NAMES | {"mean": "mean"}).items():
             of = frame.loc[method, model]
             grids = ("temperatures", "checkpoints", "half the rate")
             cells = [shown(*of.loc[grid, ["left", "left_low", "left_high"]], sign=False) for grid in grids]
@@ -266,7 +268,7 @@ def placebo_of_clip_cov() -> str:
         ("clip_cov", "random_positive", "Clip-Cov minus random tokens"),
         ("random_positive", "grpo", "random tokens minus GRPO"),
     ):
-        pairs = {(f"toy {short}",): (model, plus, minus) for short, model in zip(("Qwen2", "Qwen3"), TOYS, strict=True)}
+        pairs = {(name,): (model, plus, minus) for model, name in NAMES.items()}
         tables.append(beside("laptop/controls/seeds-330-334", [head], pairs))
     return "\n\n".join(tables)
 

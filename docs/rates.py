@@ -7,12 +7,11 @@ import pandas as pd
 import pyarrow as pa
 from scipy.special import stdtr
 
-from effects import CLIPPING, MINUS, REFERENCE, SETS, TOYS, at_the_end, differences, shown, table
+from effects import CLIPPING, MINUS, NAMES, REFERENCE, SETS, TOYS, at_the_end, gain, shown, table
 from entropy_dynamics.analysis.envelope import RESAMPLES, envelope
-from entropy_dynamics.analysis.statistics import Interval, holm, mean_interval, score_interval, t_quantile
+from entropy_dynamics.analysis.statistics import Interval, holm, mean_interval, t_quantile
 
 FOLDER = str(next((REFERENCE / "rates").glob("seeds-200-*")).relative_to(REFERENCE))
-NAMES = dict(zip(TOYS, ("toy Qwen2", "toy Qwen3"), strict=True))
 GRIDS = ("the full rate", "half", "a quarter")
 STEPS = (10, 20, 30, 40, 50)
 ARMS = {  # label -> method, steps
@@ -68,11 +67,6 @@ def beside_primary() -> str:
     return table([*heads, "points at the envelope"], rows)
 
 
-def difference(metric: str, plus: str, minus: str, models: tuple[str, ...]) -> str:
-    interval = score_interval(differences([FOLDER], metric, plus, minus, models)[1], mean_interval).times(100)
-    return shown_interval(interval)
-
-
 def progress() -> str:
     """Each rate beside GRPO's end, after equal steps and after equal progress."""
     halves, quarters = ("GRPO, half the rate", (50, 100)), ("GRPO, a quarter of the rate", (50, 100, 200))
@@ -81,7 +75,7 @@ def progress() -> str:
     rows = []
     for arm, step in points:
         scores = [
-            difference(metric, at_step(arm, step), "grpo", models)
+            shown_interval(gain([FOLDER], metric, at_step(arm, step), "grpo", models, mean_interval))
             for metric in ("pass", "avg")
             for models in ((TOYS[0],), (TOYS[1],), TOYS)
         ]

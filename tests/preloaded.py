@@ -25,7 +25,7 @@ from entropy_dynamics import preload
 from entropy_dynamics.client import SERVER
 from entropy_dynamics.distributed.launch import STARTER
 
-os.fsync = lambda descriptor: None  # no test cuts the power, and waiting for the disk took a tenth of their time
+os.fsync = lambda descriptor: None  # no test cuts the power, and some spent a tenth of their time on it
 BIN = Path(sys.executable).parent
 NAMES = ("python", "snakemake", "entropy-dynamics")
 # The shell starts Python, as pip's scripts do, because a shebang cannot name a path with blanks.

@@ -155,7 +155,7 @@ def test_one_step_has_a_mean_and_no_spread(tmp_path):
 
 
 def test_spread_of_one_method_by_hand(tmp_path):
-    """Of 0, 0 and 3, with a mean of 1, the variance is 6 / 2."""
+    """The mean of 0, 0 and 3 is 1, and their sample variance (1 + 1 + 4) / 2 = 3."""
     for seed in range(5):
         write_curve(tmp_path, "grpo", seed, steps=3, grad_norm=np.array([0.0, 0.0, 3.0]))
     found = finding(GRPO | {"statistic": "log_sd", "columns": ["grad_norm"], "above": 0}, tmp_path)
@@ -163,7 +163,7 @@ def test_spread_of_one_method_by_hand(tmp_path):
 
 
 def test_tenths_of_a_short_run_are_single_steps(tmp_path):
-    """Of 15 steps."""
+    """A run of 15 steps: a tenth is 1.5 steps, rounded down."""
     entropy = np.r_[0.4, np.full(13, 9.0), 0.1]
     for seed in range(5):
         write_curve(tmp_path, "grpo", seed, steps=15, entropy=entropy)

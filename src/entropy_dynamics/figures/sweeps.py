@@ -131,7 +131,7 @@ def _draw_differences(ax: Axes, rows: pd.DataFrame, metric: str) -> None:
 
 
 def draw_frontier(experiment: Experiment[FrontierSpec], results: Results) -> style.Drawn:
-    """A row of panels per model: a line per method through its sampling temperatures, left its greedy accuracy if that was sampled.
+    """A row of panels per model: a line per method through its temperatures, left its greedy accuracy if there is one.
 
     A method's checkpoints are drawn as a band, the front of all its points. Of more than `BARRED` methods only the
     baseline, Clip_B and Clip_V have bars.
