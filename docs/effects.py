@@ -20,6 +20,8 @@ TOYS = ("qwen2.5-7b-instruct", "qwen3-4b-base")
 SETS = ("aime24", "aime25", "dapo500")
 NAMES = dict(zip(TOYS, ("toy Qwen2", "toy Qwen3"), strict=True))
 MINUS = "\N{MINUS SIGN}"
+Arms = str | tuple[str, ...]
+"""A published method, or several whose scores are averaged."""
 CLIPPING = {"clip_b": "Clip_B", "clip_v": "Clip_V"}
 
 
@@ -37,6 +39,10 @@ def shown(value: float, low: float, high: float, decimals: int = 1, sign: bool =
         texts.append(text.removeprefix("-") if float(text) == 0 else text.replace("-", MINUS))
     plus = "+" if sign and texts[0][0] != MINUS and float(texts[0]) else ""
     return f"{plus}{texts[0]} [{texts[1]}, {texts[2]}]"
+
+
+def shown_interval(of: Interval, decimals: int = 1) -> str:
+    return shown(of.value, of.low, of.high, decimals)
 
 
 def of_claim(name: str, claim: str, decimals: int = 1) -> str:
@@ -78,10 +84,12 @@ def samples_of(folder: str, method: str, model: str, at: float) -> dict[int, dic
 
 
 def differences(
-    folders: list[str], metric: str, plus: str, minus: str, models: tuple[str, ...], at: float = 0.7
+    folders: list[str], metric: str, plus: Arms, minus: Arms, models: tuple[str, ...], at: float = 0.7
 ) -> tuple[list[int], list[Scores]]:
     """The seeds of all folders, and the columns of a difference in a score over the evaluation sets and models."""
-    weights = {(model, method): sign / len(models) for model in models for method, sign in ((plus, 1), (minus, -1))}
+    sides = [(sign, (of,) if isinstance(of, str) else of) for sign, of in ((1, plus), (-1, minus))]
+    every = [(sign / len(side), method) for sign, side in sides for method in side]
+    weights = {(model, method): share / len(models) for model in models for share, method in every}
     samples: dict[tuple[str, str], dict[int, dict[str, Samples]]] = {arm: {} for arm in weights}
     for (model, method), folder in product(weights, folders):
         samples[model, method] |= samples_of(folder, method, model, at)
@@ -90,15 +98,14 @@ def differences(
 
 
 def gain(
-    folders: list[str], metric: str, plus: str, minus: str, models: tuple[str, ...], over_seeds: Any = seed_interval
+    folders: list[str], metric: str, plus: Arms, minus: Arms, models: tuple[str, ...], over_seeds: Any = seed_interval
 ) -> Interval:
     """The difference in a score, points, over the evaluation sets and models, of the seeds of all folders."""
     return score_interval(differences(folders, metric, plus, minus, models)[1], over_seeds).times(100)
 
 
 def gain_shown(*arguments: Any) -> str:
-    interval = gain(*arguments)
-    return shown(interval.value, interval.low, interval.high)
+    return shown_interval(gain(*arguments))
 
 
 def evidence() -> str:
@@ -277,6 +284,23 @@ def at_the_end(folder: str, columns: list[str]) -> pd.DataFrame:
     """Means over the last tenth of the steps of each model, method and seed."""
     runs = pd.read_parquet(REFERENCE / folder / "metrics.parquet").groupby(["model", "method", "seed"])
     return runs[columns].agg(lambda curve: final_means([curve.to_numpy()])[0])
+
+
+def entropy_ratios(folder: str, arms: dict[str, str], head: str) -> str:
+    """Log ratios of entropies to GRPO at the end of the runs, and the shares of dropped tokens where there are any."""
+    ends = np.log(at_the_end(folder, ["entropy"])["entropy"])
+    metrics = pd.read_parquet(REFERENCE / folder / "metrics.parquet")
+    dropped = 100 * metrics.groupby(["model", "method"])["clip_fraction"].mean()
+    rows = []
+    for label, arm in arms.items():
+        ratios, shares = [""] * 2, [""] * 2
+        if arm != "grpo":
+            pairs = [(ends[model, arm] - ends[model, "grpo"]).to_numpy() for model in TOYS]
+            ratios = [shown_interval(mean_interval(pair), 2) for pair in pairs]
+        if dropped[TOYS[0], arm] > 0:
+            shares = [f"{dropped[model, arm]:.1f}" for model in TOYS]
+        rows.append([label, *ratios, *shares])
+    return table([head, *(f"{what}, {name}" for what in ("log ratio", "dropped, %") for name in NAMES.values())], rows)
 
 
 def beside(folder: str, heads: list[str], pairs: dict[tuple[str, ...], tuple[str, str, str]]) -> str:

@@ -7,9 +7,9 @@ import pandas as pd
 import pyarrow as pa
 from scipy.special import stdtr
 
-from effects import CLIPPING, MINUS, NAMES, REFERENCE, SETS, TOYS, at_the_end, gain, shown, table
+from effects import CLIPPING, MINUS, NAMES, REFERENCE, SETS, TOYS, entropy_ratios, gain, shown, shown_interval, table
 from entropy_dynamics.analysis.envelope import RESAMPLES, envelope
-from entropy_dynamics.analysis.statistics import Interval, holm, mean_interval, t_quantile
+from entropy_dynamics.analysis.statistics import holm, mean_interval, t_quantile
 
 FOLDER = str(next((REFERENCE / "rates").glob("seeds-200-*")).relative_to(REFERENCE))
 GRIDS = ("the full rate", "half", "a quarter")
@@ -128,10 +128,6 @@ def early_stopping() -> str:
     return table(["", *(f"mean step, {name}" for name in NAMES.values()), "Pass@K over GRPO", "Avg@K"], rows)
 
 
-def shown_interval(of: Interval, decimals: int = 1) -> str:
-    return shown(of.value, of.low, of.high, decimals)
-
-
 def symmetric() -> str:
     """Clip_V's envelope minus GRPO's, both over two rates, five checkpoints and all temperatures."""
     warm, rows = (0.4, 0.7, 0.85, 1.0, 1.15, 1.3, 1.6), []
@@ -156,17 +152,4 @@ def symmetric() -> str:
 
 def entropies() -> str:
     """Log ratios of entropies to GRPO over the last tenth of 50 steps, and the shares of dropped tokens."""
-    ends = np.log(at_the_end(FOLDER, ["entropy"])["entropy"])
-    metrics = pd.read_parquet(REFERENCE / FOLDER / "metrics.parquet")
-    dropped = 100 * metrics.groupby(["model", "method"])["clip_fraction"].mean()
-    rows = []
-    for arm in ARMS:
-        of = at_step(arm, 50)
-        ratios = [""] * 2
-        if arm != "GRPO":
-            pairs = [(ends[model, of] - ends[model, "grpo"]).to_numpy() for model in TOYS]
-            ratios = [shown_interval(mean_interval(pair), 2) for pair in pairs]
-        shares = [f"{dropped[model, of]:.1f}" if CLIPPING["clip_v"] in arm else "" for model in TOYS]
-        rows.append([arm, *ratios, *shares])
-    heads = [f"{what}, {name}" for what in ("log ratio", "dropped, %") for name in NAMES.values()]
-    return table(["entropy at step 50 over GRPO's", *heads], rows)
+    return entropy_ratios(FOLDER, {arm: at_step(arm, 50) for arm in ARMS}, "entropy at step 50 over GRPO's")

@@ -1,6 +1,7 @@
 """The outcomes of docs/protocol-rates.md follow from its published counts, on a way of their own."""
 
 from functools import cache
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -23,16 +24,22 @@ CHECKPOINTS["grpo_quarter_rate"] += [100, 150, 180, 190, 200]
 @cache
 def scores(model: str) -> dict[tuple, np.ndarray]:
     """(method, step, temperature, data set) -> Avg@K and Pass@K in points, [metric, seed, problem]."""
-    names = ["seed", "dataset", "problem", "method", "temperature", "correct", "samples"]
-    frame = pd.read_parquet(FOLDER / "counts.parquet", columns=names, filters=[("model", "==", model)])
-    split = frame["method"].str.split("@training.steps=", expand=True)
-    frame["step"] = pd.to_numeric(split[1]).fillna(split[0].map(LAST)).astype(int)
-    frame["method"], frame["temperature"] = split[0], frame["temperature"].round(2)
+    keys = ["method", "temperature", "seed", "problem"]
+    frame = pd.read_parquet(
+        FOLDER / "counts.parquet",
+        columns=[*keys, "dataset", "correct", "samples"],
+        filters=[("model", "==", model)],
+        read_dictionary=["method", "dataset"],
+    )
     found = {}
-    for (*key, at, name), rows in frame.groupby(["method", "step", "temperature", "dataset"]):
-        table = rows.pivot(index="seed", columns="problem", values="correct").to_numpy(float)
-        rate = 100 * table / rows["samples"].iloc[0]
-        found[*key, round(float(at), 2), name] = np.stack([rate, 100.0 * (table > 0)])
+    for dataset, rows in frame.groupby("dataset", observed=True):
+        codes, names = zip(*(pd.factorize(rows[key], sort=True) for key in keys), strict=True)
+        table = np.full([len(of) for of in names], np.nan)
+        table[codes] = 100 * rows["correct"] / rows["samples"]
+        rates = np.stack([table, np.where(np.isnan(table), np.nan, 100.0 * (table > 0))])
+        for (place, name), (warmth, at) in product(enumerate(names[0]), enumerate(names[1])):
+            method, _, step = name.partition("@training.steps=")
+            found[method, int(step or LAST.get(method, 0)), round(float(at), 2), dataset] = rates[:, place, warmth]
     return found
 
 
