@@ -130,6 +130,16 @@ def countdown() -> Problem:
     return Problem("p", "0,1,3,3,11,33,300=33", "33", "countdown")
 
 
+def countdown_sheet() -> Problem:
+    return Problem("p", "0,1,3,3,11,33,300=33\n3,11=33", "1", "countdown_sheet")
+
+
+def boxes(text: str) -> list[str]:
+    """The contents of all boxes that hold no other brace and at most 64 characters."""
+    parts = [part.partition("}") for part in text.split("\\boxed{")[1:]]
+    return [box for box, closed, _ in parts if closed and "{" not in box and len(box) <= 64]
+
+
 def check(text: str, problem: Problem, finish_reason: str) -> None:
     """The properties of every grade: nothing was evaluated, and it is correct only if an independent reading agrees."""
     with nothing_evaluated():
@@ -140,6 +150,13 @@ def check(text: str, problem: Problem, finish_reason: str) -> None:
     assert found.truncated == (finish_reason == "length")
     assert found.formatted == (found.answer is not None and not found.truncated)
     assert found.answer_correct or not found.correct
+    if problem.task == "countdown_sheet":
+        values = [evaluated(box) for box in boxes(text)]
+        assert (found.answer is None) == (not any(values))
+        if found.correct:
+            assert len(values) == 2
+            assert 33 in [value[0] for value in values if value]
+        return
     box = last_box(text)
     if problem.task == "countdown":
         assert found.answer is None or evaluated(box) is not None

@@ -21,6 +21,7 @@ from grader_attacks import (
     PIECES,
     check,
     countdown,
+    countdown_sheet,
     evaluated,
     last_box,
     literal,
@@ -37,7 +38,7 @@ TEXTS = st.one_of(
     st.text(st.characters(codec=None), max_size=200),
     st.tuples(st.text(max_size=20), st.sampled_from([*PIECES, *HUGE])).map(lambda one: f"{one[0]}\\boxed{{{one[1]}}}"),
 )
-PROBLEMS = st.sampled_from([countdown(), *map(sums, ANSWERS)])
+PROBLEMS = st.sampled_from([countdown(), countdown_sheet(), *map(sums, ANSWERS)])
 
 
 @pytest.fixture(autouse=True)
@@ -152,10 +153,10 @@ def ends_within(seconds: float, processor_seconds: float):
 
 def grade_large(unit: str, size: int) -> None:
     text = unit * (size // len(unit))
-    for problem, correct in ((sums(33), "33"), (countdown(), "33-0*(1+3+3+11+300)")):
+    for problem, correct in ((sums(33), "33"), (countdown(), "33-0*(1+3+3+11+300)"), (countdown_sheet(), "")):
         for response in (text, f"\\boxed{{{text}}}", f"Answer: {text}"):
             problem.grade(response, "stop")
-        assert problem.grade(f"{text}\\boxed{{{correct}}}", "length").correct
+        assert not correct or problem.grade(f"{text}\\boxed{{{correct}}}", "length").correct
 
 
 LONG = pytest.param(10_000_000, 100, marks=pytest.mark.long)

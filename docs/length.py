@@ -1,0 +1,91 @@
+"""The outcomes of docs/protocol-length.md, from its published metrics: tables of `lists.py`."""
+
+import numpy as np
+
+from effects import REFERENCE, at_the_end, shown, shown_interval, table
+from entropy_dynamics.analysis.envelope import RESAMPLES
+from entropy_dynamics.analysis.statistics import mean_interval
+
+SCALES = {"one problem": "length-one", "six problems": "length"}
+SHARES = {"0.3 %": 0.003, "1 %": 0.01}
+ALIKE = (0.5, 2.0)  # a ratio of doses
+
+
+def ends(scale: str, column: str, arm: str = "grpo") -> np.ndarray:
+    """A metric over the last tenth of the steps, by seed."""
+    folder = next((REFERENCE / scale).glob("seeds-260-*"))
+    found: np.ndarray = (
+        at_the_end(str(folder.relative_to(REFERENCE)), [column])[column].xs(arm, level="method").to_numpy()
+    )
+    return found
+
+
+def kept(scale: str) -> np.ndarray:
+    """Log ratios of entropies to GRPO: [share, seed]."""
+    arms = [ends(scale, "entropy", f"clip_b@share={share}") for share in SHARES.values()]
+    return np.log(np.stack(arms) / ends(scale, "entropy"))
+
+
+def ratio_of_doses(one: np.ndarray, six: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The dose of six problems over that of one problem with the same log ratio, and the slope over log doses.
+
+    Both lines have the mean slope. Log ratios are means over seeds, [*resample, share].
+    """
+    low, high = SHARES.values()
+    slope = np.mean([of[..., 1] - of[..., 0] for of in (one, six)], axis=0) / np.log(high / low)
+    return np.exp((one.mean(axis=-1) - six.mean(axis=-1)) / slope), slope
+
+
+def resampled(of: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Means over seeds that are drawn with replacement: [resample, share]."""
+    seeds = of.shape[1]
+    return np.asarray(rng.multinomial(seeds, np.full(seeds, 1 / seeds), RESAMPLES) / seeds @ of.T)
+
+
+def doses() -> tuple[float, float, float]:
+    """The ratio of doses with its 95 % interval; infinite where doses may have no effect."""
+    one, six = (kept(scale) for scale in SCALES.values())
+    rng = np.random.default_rng(0)
+    ratios, slopes = ratio_of_doses(resampled(one, rng), resampled(six, rng))
+    value = float(ratio_of_doses(one.mean(axis=1), six.mean(axis=1))[0])
+    if np.quantile(slopes, 0.025) <= 0:
+        return value, 0.0, np.inf
+    low, high = np.quantile(ratios, [0.025, 0.975])
+    return value, float(low), float(high)
+
+
+def verdict(low: float, high: float) -> str:
+    if ALIKE[0] <= low and high <= ALIKE[1]:
+        return "alike"
+    if high < 1:
+        return "falls"
+    return "rises" if low > 1 else "undecided"
+
+
+def primary() -> str:
+    """What each share keeps, then the ratio of doses with its verdict."""
+    rows = []
+    for name, of in ((name, kept(scale)) for name, scale in SCALES.items()):
+        rows.append([f"log ratio of entropies, {name}", *(shown_interval(mean_interval(share), 2) for share in of)])
+    value, *bounds = doses()
+    ratio = shown(value, *bounds, 2, sign=False) if np.isfinite(bounds[1]) else "none, as no dose may have an effect"
+    rows.append(["dose of six problems over that of one", ratio, verdict(*bounds)])
+    return table(["Clip_B over GRPO", *SHARES], rows)
+
+
+def lengths() -> str:
+    """Per token and per answer, means over seeds at the end of GRPO's runs."""
+    rows = []
+    for name, scale in SCALES.items():
+        entropy, tokens = ends(scale, "entropy"), ends(scale, "response_length")
+        accuracy = 100 * ends(scale, "accuracy").mean()
+        cells = [f"{entropy.mean():.2f}", f"{tokens.mean():.0f}", f"{(entropy * tokens).mean():.1f}", f"{accuracy:.0f}"]
+        rows.append([name, *cells])
+    heads = [
+        "GRPO, last tenth",
+        "entropy per token, nats",
+        "tokens",
+        "entropy per answer, nats",
+        "training accuracy, %",
+    ]
+    return table(heads, rows)

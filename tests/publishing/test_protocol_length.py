@@ -1,0 +1,43 @@
+"""docs/protocol-length.md against the configs and the experiment of the scales `length` and `length-one`."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import length
+from conftest import ROOT
+from entropy_dynamics.config import load_config
+from entropy_dynamics.experiments.load import load_experiment
+
+TEXT = (ROOT / "docs" / "protocol-length.md").read_text()
+MODEL = "qwen2.5-7b-instruct"
+ARMS = re.findall(r"^\| `(.+)` \| 6; 1 \| (\d+) \|$", TEXT, re.M)
+
+
+@pytest.mark.parametrize(("scale", "problems", "needed"), [("length", 6, 2), ("length-one", 1, 1)])
+def test_what_runs(scale, problems, needed):
+    config = load_config(scale)
+    experiment = load_experiment("length", scale, dict(config.seeds), Path(config.experiments_folder))
+    assert [method for method, _ in ARMS] == [*dict.fromkeys(run.method for run in experiment.runs)]
+    seeds = {run.seed for run in experiment.runs}
+    assert f"**Seeds** are {min(seeds)} to {max(seeds)}." in TEXT
+    for method, steps in ARMS:
+        ours, laptop = (load_config(name, MODEL, method) for name in (scale, "laptop"))
+        assert ours.training.steps == int(steps)
+        assert ours.training.optimizer == laptop.training.optimizer
+        assert ours.training.prompts_per_step == laptop.training.prompts_per_step
+        assert ours.method == laptop.method
+        for of in (ours.data.train, *(ours.data.evaluation[name] for name in ("aime24", "aime25"))):
+            assert (of.per_prompt, of.needed) == (problems, needed)
+        starts = (of.toy_models[MODEL].warm_start.solutions for of in (ours, laptop))
+        ours, theirs = (getattr(start, "each", start).habits for start in starts)
+        assert ours.model_copy(update={"rambling": theirs.rambling}) == theirs
+    start = config.toy_models[MODEL].warm_start.solutions
+    assert start.per_prompt == problems
+
+
+def test_what_reads_it_has_the_same_arms_and_bounds():
+    assert [f"clip_b@share={share}" for share in length.SHARES.values()] == [method for method, _ in ARMS[1:]]
+    assert "within {:g} to {:g} |".format(*length.ALIKE) in TEXT
+    assert f"{length.RESAMPLES:,} resamples" in TEXT
