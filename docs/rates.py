@@ -4,7 +4,8 @@ from functools import cache
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from scipy.special import stdtr
 
 from effects import CLIPPING, MINUS, NAMES, REFERENCE, SETS, TOYS, entropy_ratios, gain, shown, shown_interval, table
@@ -87,12 +88,13 @@ def progress() -> str:
 @cache
 def mean_scores() -> pd.DataFrame:
     """Avg@K and Pass@K in points: a row per model, method, temperature and seed, a column per score and data set."""
-    frame = pd.read_parquet(REFERENCE / FOLDER / "counts.parquet", dtype_backend="pyarrow")
-    correct, samples = frame["correct"], frame["samples"]
-    frame = frame.assign(avg=100 * (correct / samples), passed=100 * (correct > 0).astype(float))
-    keys = ["model", "method", "temperature", "seed", "dataset"]
-    rows = pa.Table.from_pandas(frame[[*keys, "avg", "passed"]], preserve_index=False).group_by(keys)
+    names, keys = ["model", "method", "dataset"], ["model", "method", "temperature", "seed", "dataset"]
+    counts = pq.read_table(REFERENCE / FOLDER / "counts.parquet", read_dictionary=names).unify_dictionaries()
+    rates = pc.divide(pc.multiply(counts["correct"].cast("double"), 100), counts["samples"])
+    solved = pc.multiply(pc.greater(counts["correct"], 0).cast("double"), 100)
+    rows = counts.select(keys).append_column("avg", rates).append_column("passed", solved).group_by(keys)
     means = rows.aggregate([("avg", "mean"), ("passed", "mean")]).to_pandas()
+    means = means.astype(dict.fromkeys(names, str))
     means["temperature"] = means["temperature"].round(2)
     return means.set_index(keys).unstack("dataset").sort_index()
 
