@@ -45,6 +45,10 @@ def shown_interval(of: Interval, decimals: int = 1) -> str:
     return shown(of.value, of.low, of.high, decimals)
 
 
+def p_shown(p: float) -> str:
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
 def of_claim(name: str, claim: str, decimals: int = 1) -> str:
     entry = verdicts_of(REFERENCE / name)[claim]
     return shown(entry["effect"], entry["low"], entry["high"], decimals)
@@ -316,5 +320,5 @@ def beside(folder: str, heads: list[str], pairs: dict[tuple[str, ...], tuple[str
             else:
                 intervals.append(gain([folder], column, plus, minus, (model,)))
         for row, of, p in zip(rows, intervals, holm(np.array([of.p for of in intervals])), strict=True):
-            row.append(f"{shown(of.value, of.low, of.high, decimals)} ({'< 0.001' if p < 0.001 else f'{p:.3f}'})")
+            row.append(f"{shown(of.value, of.low, of.high, decimals)} ({p_shown(p)})")
     return table([*heads, "log entropy", "training accuracy", "Avg@K", "Pass@K"], rows)

@@ -18,6 +18,7 @@ from pydantic import BaseModel
 
 import doses
 import effects
+import rates
 from effects import REFERENCE, table
 from entropy_dynamics.analysis.claims_json import verdicts_of
 from entropy_dynamics.analysis.published_runs import RUN, PublishedRun, read_run
@@ -34,7 +35,7 @@ from entropy_dynamics.results.files import read_json
 
 EXPERIMENTS = Path("experiments")
 PART = re.compile(r"(<!-- (\w+): python docs/lists.py -->\n).*?(<!-- end -->)", re.DOTALL)
-RECORDS = [REFERENCE / name / "README.md" for name in ("stale", "laptop/controls")]
+RECORDS = [REFERENCE / name / "README.md" for name in ("stale", "laptop/controls", "rates")]
 DOCS = [*sorted(Path("docs").glob("*.md")), *sorted(REFERENCE.glob("*.md")), *RECORDS]
 PAGES = [Path("README.md"), EXPERIMENTS / "README.md", *DOCS]
 COMMON = ("help", "scale", "results", "set")  # options that the page of the command line names once
@@ -67,6 +68,12 @@ def written(page: Path) -> str:
         "stale": effects.stale_rollouts,
         "kl": effects.kl_term,
         "positive": effects.placebo_of_clip_cov,
+        "rates": rates.primary,
+        "beside": rates.beside_primary,
+        "progress": rates.progress,
+        "stopped": rates.early_stopping,
+        "symmetric": rates.symmetric,
+        "entropies": rates.entropies,
         "carried": doses.most_negative,
         "kept": doses.dropped_and_kept,
         "commands": commands,

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from effects import CLIPPING, NAMES, REFERENCE, TOYS, differences, entropy_ratios, gain, shown_interval, table
+from effects import CLIPPING, NAMES, REFERENCE, TOYS, differences, entropy_ratios, gain, p_shown, shown_interval, table
 from entropy_dynamics.analysis.statistics import Interval, holm, mean_interval, score_interval
 
 STEPS = (30, 50, 70, 90, 110, 130, 140, 150)
@@ -44,7 +44,7 @@ def primary() -> str:
     of_model = {name: over_grpo("clip_v", "avg", models) for name, models in MODELS.items()}
     p_values = holm(np.array([of_model[name].p for name in NAMES.values()]))
     rows = [
-        [name, shown_interval(of_model[name]), f"{p:.3f}", verdict(of_model[name])]
+        [name, shown_interval(of_model[name]), p_shown(p), verdict(of_model[name])]
         for name, p in zip(NAMES.values(), p_values, strict=True)
     ]
     one, other = (differences([folder()], "avg", *arms, (model,))[1] for model in TOYS)

@@ -8,7 +8,20 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from scipy.special import stdtr
 
-from effects import CLIPPING, MINUS, NAMES, REFERENCE, SETS, TOYS, entropy_ratios, gain, shown, shown_interval, table
+from effects import (
+    CLIPPING,
+    MINUS,
+    NAMES,
+    REFERENCE,
+    SETS,
+    TOYS,
+    entropy_ratios,
+    gain,
+    p_shown,
+    shown,
+    shown_interval,
+    table,
+)
 from entropy_dynamics.analysis.envelope import RESAMPLES, envelope
 from entropy_dynamics.analysis.statistics import holm, mean_interval, t_quantile
 
@@ -49,7 +62,7 @@ def primary() -> str:
             of = frame.loc[method, model]
             cells = [shown(*of.loc[grid, ["left", "left_low", "left_high"]], sign=False) for grid in GRIDS]
             last = of.loc[GRIDS[-1]]
-            p = f"{corrected[method, model]:.3f}" if (method, model) in corrected else ""
+            p = p_shown(corrected[method, model]) if (method, model) in corrected else ""
             rows.append([f"{method}, {name}", *cells, p, last["verdict"] if model in TOYS else ""])
     heads = ["points of Pass@K", "GRPO at the full rate", "+ half the rate", "+ a quarter", "Holm's p", "verdict"]
     return table(heads, rows)
