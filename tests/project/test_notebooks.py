@@ -24,7 +24,8 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 def executed(name: str, project: Path = ROOT) -> nbformat.NotebookNode:
     notebook = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
-    NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(project / "notebooks")}}).execute()
+    # The client may miss a message of the kernel, and looks again only when this time is over.
+    NotebookClient(notebook, timeout=180, resources={"metadata": {"path": str(project / "notebooks")}}).execute()
     return notebook
 
 
