@@ -1,6 +1,7 @@
 """The outcomes of docs/protocol-length.md, from its published metrics: tables of `lists.py`."""
 
 import numpy as np
+import pandas as pd
 
 from effects import REFERENCE, at_the_end, shown, shown_interval, table
 from entropy_dynamics.analysis.envelope import RESAMPLES
@@ -11,19 +12,17 @@ SHARES = {"0.3 %": 0.003, "1 %": 0.01}
 ALIKE = (0.5, 2.0)  # a ratio of doses
 
 
-def ends(scale: str, column: str, arm: str = "grpo") -> np.ndarray:
-    """A metric over the last tenth of the steps, by seed."""
-    folder = next((REFERENCE / scale).glob("seeds-260-*"))
-    found: np.ndarray = (
-        at_the_end(str(folder.relative_to(REFERENCE)), [column])[column].xs(arm, level="method").to_numpy()
-    )
-    return found
+def ends(scale: str) -> pd.DataFrame:
+    """Means over the last tenth of the steps: a row per seed, columns by metric and arm."""
+    folder = next((REFERENCE / scale).glob("seeds-260-*")).relative_to(REFERENCE)
+    metrics = ["entropy", "response_length", "accuracy"]
+    return at_the_end(str(folder), metrics).droplevel("model").unstack("method")
 
 
 def kept(scale: str) -> np.ndarray:
     """Log ratios of entropies to GRPO: [share, seed]."""
-    arms = [ends(scale, "entropy", f"clip_b@share={share}") for share in SHARES.values()]
-    return np.log(np.stack(arms) / ends(scale, "entropy"))
+    entropies = ends(scale)["entropy"]
+    return np.stack([np.log(entropies[f"clip_b@share={share}"] / entropies["grpo"]) for share in SHARES.values()])
 
 
 def ratio_of_doses(one: np.ndarray, six: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -77,8 +76,8 @@ def lengths() -> str:
     """Per token and per answer, means over seeds at the end of GRPO's runs."""
     rows = []
     for name, scale in SCALES.items():
-        entropy, tokens = ends(scale, "entropy"), ends(scale, "response_length")
-        accuracy = 100 * ends(scale, "accuracy").mean()
+        of = ends(scale).xs("grpo", axis=1, level="method")
+        entropy, tokens, accuracy = of["entropy"], of["response_length"], 100 * of["accuracy"].mean()
         cells = [f"{entropy.mean():.2f}", f"{tokens.mean():.0f}", f"{(entropy * tokens).mean():.1f}", f"{accuracy:.0f}"]
         rows.append([name, *cells])
     heads = [

@@ -30,7 +30,7 @@ def over_grpo(method: str, metric: str, models: tuple[str, ...], steps: tuple[in
 
 
 def verdict(of: Interval) -> str:
-    """Of a difference in Avg@K, points."""
+    """The verdict on the difference between Clip_V's and GRPO's Avg@K, given in points."""
     if of.low > 0:
         return "overtakes"
     if of.high < 0:
@@ -79,7 +79,7 @@ def memory() -> str:
     """Accuracy on the problems of training and on held-out ones over the last tenth of the steps, means over seeds."""
     columns = {"accuracy": "training", "validation_accuracy": "held out"}
     metrics = pd.read_parquet(REFERENCE / folder() / "metrics.parquet")
-    last = metrics[metrics["step"] > 0.9 * STEPS[-1]]  # some steps alone have a validation
+    last = metrics[metrics["step"] >= 0.9 * STEPS[-1]]  # steps count from 0; validation runs every tenth step
     of_arm = 100 * last.groupby(["model", "method", "seed"])[[*columns]].mean().groupby(["model", "method"]).mean()
     rows = [
         [label, *(f"{of_arm.loc[(model, arm), column]:.1f}" for model in TOYS for column in columns)]

@@ -25,7 +25,7 @@ from effects import (
 from entropy_dynamics.analysis.envelope import RESAMPLES, envelope
 from entropy_dynamics.analysis.statistics import holm, mean_interval, t_quantile
 
-FOLDER = str(next((REFERENCE / "rates").glob("seeds-200-*")).relative_to(REFERENCE))
+FOLDER = "rates/seeds-200-223"
 GRIDS = ("the full rate", "half", "a quarter")
 STEPS = (10, 20, 30, 40, 50)
 ARMS = {  # label -> method, steps

@@ -27,9 +27,9 @@ def published(tmp_path, monkeypatch):
             of = {"model": model, "seed": seed, "dataset": dataset, "method": name, "temperature": 0.7, "samples": K}
             frames.append(pd.DataFrame({"problem": range(PROBLEMS), "correct": correct, **of}))
     rows, arms = [], {"grpo": 0.1, "grpo_half_rate": 0.1, "clip_b": 0.2, "clip_v": 0.4}
-    for model, seed, (method, nats), step in product(GAIN, SEEDS, arms.items(), range(1, 151)):
-        of = {"model": model, "seed": seed, "method": method, "step": step, "accuracy": step / 150}
-        validation = {"validation_accuracy": 0.25 if step % 10 == 0 else np.nan}
+    for model, seed, (method, nats), step in product(GAIN, SEEDS, arms.items(), range(150)):
+        of = {"model": model, "seed": seed, "method": method, "step": step, "accuracy": (step + 1) / 150}
+        validation = {"validation_accuracy": 0.25 if step % 10 == 9 else np.nan}
         entropy = {"entropy": nats * 1.001 ** (nats * seed), "clip_fraction": 0.02 * (nats > 0.1)}
         rows.append(of | validation | entropy)
     folder = tmp_path / "long" / "seeds-240-245"

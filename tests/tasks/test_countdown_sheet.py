@@ -1,4 +1,4 @@
-"""Several Countdown problems in one prompt: their grades by hand, their generator, and a run."""
+"""Several Countdown problems in one prompt: grades by hand, the generator, solutions and mistakes."""
 
 from itertools import islice
 
