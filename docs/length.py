@@ -4,11 +4,12 @@ import numpy as np
 import pandas as pd
 
 from effects import REFERENCE, at_the_end, shown, shown_interval, table
-from entropy_dynamics.analysis.envelope import RESAMPLES
+from entropy_dynamics.analysis.envelope import resampled_seeds
 from entropy_dynamics.analysis.statistics import mean_interval
 
 SCALES = {"one problem": "length-one", "six problems": "length"}
-SHARES = {"0.3 %": 0.003, "1 %": 0.01}
+SHARES = {"0.1 %": 0.001, "0.3 %": 0.003, "1 %": 0.01}
+ARMS = {"GRPO": "grpo"} | {f"Clip_B, {dose}": f"clip_b@share={share}" for dose, share in SHARES.items()}
 ALIKE = (0.5, 2.0)  # a ratio of doses
 
 
@@ -22,23 +23,25 @@ def ends(scale: str) -> pd.DataFrame:
 def kept(scale: str) -> np.ndarray:
     """Log ratios of entropies to GRPO: [share, seed]."""
     entropies = ends(scale)["entropy"]
-    return np.stack([np.log(entropies[f"clip_b@share={share}"] / entropies["grpo"]) for share in SHARES.values()])
+    grpo, *clipped = (entropies[arm] for arm in ARMS.values())
+    return np.stack([np.log(of / grpo) for of in clipped])
 
 
 def ratio_of_doses(one: np.ndarray, six: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The dose of six problems over that of one problem with the same log ratio, and the slope over log doses.
 
-    Both lines have the mean slope. Log ratios are means over seeds, [*resample, share].
+    Both lines are of least squares, with the mean slope. Log ratios are means over seeds, [*resample, share].
     """
-    low, high = SHARES.values()
-    slope = np.mean([of[..., 1] - of[..., 0] for of in (one, six)], axis=0) / np.log(high / low)
+    doses = np.log([*SHARES.values()])
+    centered = doses - doses.mean()
+    slope = (one + six) / 2 @ centered / (centered @ centered)
     return np.exp((one.mean(axis=-1) - six.mean(axis=-1)) / slope), slope
 
 
 def resampled(of: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Means over seeds that are drawn with replacement: [resample, share]."""
     seeds = of.shape[1]
-    return np.asarray(rng.multinomial(seeds, np.full(seeds, 1 / seeds), RESAMPLES) / seeds @ of.T)
+    return np.asarray(resampled_seeds(seeds, rng) / seeds @ of.T)
 
 
 def doses() -> tuple[float, float, float]:
@@ -68,23 +71,18 @@ def primary() -> str:
         rows.append([f"log ratio of entropies, {name}", *(shown_interval(mean_interval(share), 2) for share in of)])
     value, *bounds = doses()
     ratio = shown(value, *bounds, 2, sign=False) if np.isfinite(bounds[1]) else "none, as no dose may have an effect"
-    rows.append(["dose of six problems over that of one", ratio, verdict(*bounds)])
+    rows.append(["dose of six problems over that of one", ratio, verdict(*bounds), ""])
     return table(["Clip_B over GRPO", *SHARES], rows)
 
 
 def lengths() -> str:
-    """Per token and per answer, means over seeds at the end of GRPO's runs."""
+    """Per token and per answer, means over seeds at the end of the runs."""
     rows = []
     for name, scale in SCALES.items():
-        of = ends(scale).xs("grpo", axis=1, level="method")
-        entropy, tokens, accuracy = of["entropy"], of["response_length"], 100 * of["accuracy"].mean()
-        cells = [f"{entropy.mean():.2f}", f"{tokens.mean():.0f}", f"{(entropy * tokens).mean():.1f}", f"{accuracy:.0f}"]
-        rows.append([name, *cells])
-    heads = [
-        "GRPO, last tenth",
-        "entropy per token, nats",
-        "tokens",
-        "entropy per answer, nats",
-        "training accuracy, %",
-    ]
+        for label, arm in ARMS.items():
+            of = ends(scale).xs(arm, axis=1, level="method")
+            entropy, tokens = of["entropy"], of["response_length"]
+            values = [f"{entropy.mean():.2f}", f"{tokens.mean():.0f}", f"{(entropy * tokens).mean():.1f}"]
+            rows.append([f"{name}, {label}", *values, f"{100 * of['accuracy'].mean():.0f}"])
+    heads = ["last tenth", "entropy per token, nats", "tokens", "entropy per answer, nats", "training accuracy, %"]
     return table(heads, rows)

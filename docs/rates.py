@@ -22,7 +22,7 @@ from effects import (
     shown_interval,
     table,
 )
-from entropy_dynamics.analysis.envelope import RESAMPLES, envelope
+from entropy_dynamics.analysis.envelope import envelope, resampled_seeds
 from entropy_dynamics.analysis.statistics import holm, mean_interval, t_quantile
 
 FOLDER = "rates/seeds-200-223"
@@ -150,7 +150,7 @@ def symmetric() -> str:
     for model, name in NAMES.items():
         level = scores_of(model, at_step("GRPO, half the rate", 50), 0.7)[2]
         seeds = len(level)
-        drawn = np.random.default_rng(0).multinomial(seeds, np.full(seeds, 1 / seeds), RESAMPLES)
+        drawn = resampled_seeds(seeds, np.random.default_rng(0))
         shares = np.vstack([np.ones(seeds), drawn]).T / seeds  # all seeds, then the resamples
         front = []
         for arms in sides:

@@ -24,12 +24,10 @@ def published(tmp_path, monkeypatch):
             rows = []
             for seed, share in product(range(260, 272), (0.0, *length.SHARES.values())):
                 arm = f"clip_b@share={share}" if share else "grpo"
-                log_ratio = 0.5 + SLOPE * np.log(share / needed / 0.003) + noise * random.normal() if share else 0
+                log_ratio = 0.5 + SLOPE * np.log(share / needed / 0.002) + noise * random.normal() if share else 0
                 of = {"model": "toy", "seed": seed, "method": arm, "response_length": 80.0, "accuracy": 0.3}
                 # Before the last tenth the entropy is another.
-                rows += [
-                    of | {"step": step, "entropy": 0.2 * np.exp(log_ratio * (step > 135))} for step in range(1, 151)
-                ]
+                rows += [of | {"step": step, "entropy": 0.2 * np.exp(log_ratio * (step >= 90))} for step in range(100)]
             folder = tmp_path / scale / "seeds-260-271"
             folder.mkdir(parents=True)
             pd.DataFrame(rows).to_parquet(folder / "metrics.parquet")
@@ -47,23 +45,27 @@ def test_the_ratio_of_doses(published, ratio, word):
     assert length.verdict(low, high) == word
     *_, last = length.primary().splitlines()
     assert last.startswith(f"| dose of six problems over that of one | {value:.2f} [")
-    assert last.endswith(f"| {word} |")
+    assert last.endswith(f"| {word} | |")
 
 
 def test_doses_without_an_effect_have_no_ratio(published, monkeypatch):
     monkeypatch.setattr(f"{__name__}.SLOPE", 0.0)
     published(1.0)
     assert length.doses()[1:] == (0.0, np.inf)
-    assert length.primary().endswith("| none, as no dose may have an effect | undecided |")
+    assert length.primary().endswith("| none, as no dose may have an effect | undecided | |")
 
 
 def test_the_lines_by_hand():
-    """Log ratios 0.2 and 0.4 beside 0.1 and 0.3: half a step of ln(1 / 0.3) to the right."""
-    value, slope = length.ratio_of_doses(np.array([0.2, 0.4]), np.array([0.1, 0.3]))
-    assert slope == pytest.approx(0.2 / np.log(1 / 0.3))
-    assert value == pytest.approx((1 / 0.3) ** 0.5)
+    """Slopes 0.1 and 0.3, with six problems 0.4 higher: two steps of e to the left. NumPy fits the same."""
+    doses = np.log([0.001, 0.003, 0.01])
+    value, slope = length.ratio_of_doses(1 + 0.1 * (doses - doses.mean()), 1.4 + 0.3 * (doses - doses.mean()))
+    assert slope == pytest.approx(0.2)
+    assert value == pytest.approx(np.exp(-2))
+    one, six = np.array([0.1, 0.5, 0.3]), np.array([0.2, 0.1, 0.4])
+    fitted = np.polyfit(doses, (one + six) / 2, 1)[0]
+    assert length.ratio_of_doses(one, six)[1] == pytest.approx(fitted)
 
 
 def test_entropy_per_answer(published):
     published(1.0)
-    assert length.lengths().splitlines()[-1] == "| six problems | 0.20 | 80 | 16.0 | 30 |"
+    assert length.lengths().splitlines()[6] == "| six problems, GRPO | 0.20 | 80 | 16.0 | 30 |"

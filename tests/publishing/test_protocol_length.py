@@ -7,6 +7,7 @@ import pytest
 
 import length
 from conftest import ROOT
+from entropy_dynamics.analysis.envelope import RESAMPLES
 from entropy_dynamics.config import load_config
 from entropy_dynamics.experiments.load import load_experiment
 
@@ -21,11 +22,12 @@ def test_what_runs(scale, problems, needed):
     experiment = load_experiment("length", scale, dict(config.seeds), Path(config.experiments_folder))
     assert [method for method, _ in ARMS] == [*dict.fromkeys(run.method for run in experiment.runs)]
     seeds = {run.seed for run in experiment.runs}
+    rate = float(re.search(r"learning rate of ([\de.-]+)", TEXT)[1])
     assert f"**Seeds** are {min(seeds)} to {max(seeds)}." in TEXT
     for method, steps in ARMS:
         ours, laptop = (load_config(name, MODEL, method) for name in (scale, "laptop"))
         assert ours.training.steps == int(steps)
-        assert ours.training.optimizer == laptop.training.optimizer
+        assert ours.training.optimizer == laptop.training.optimizer.model_copy(update={"learning_rate": rate})
         assert ours.training.prompts_per_step == laptop.training.prompts_per_step
         assert ours.method == laptop.method
         for of in (ours.data.train, *(ours.data.evaluation[name] for name in ("aime24", "aime25"))):
@@ -40,4 +42,4 @@ def test_what_runs(scale, problems, needed):
 def test_what_reads_it_has_the_same_arms_and_bounds():
     assert [f"clip_b@share={share}" for share in length.SHARES.values()] == [method for method, _ in ARMS[1:]]
     assert "within {:g} to {:g} |".format(*length.ALIKE) in TEXT
-    assert f"{length.RESAMPLES:,} resamples" in TEXT
+    assert f"{RESAMPLES:,} resamples" in TEXT

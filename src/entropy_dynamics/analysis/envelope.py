@@ -134,10 +134,9 @@ def left(models: Sequence[Columns], weights: Sequence[float] = ()) -> Left:
     columns = [np.stack(of) for of in zip(*models, strict=True)]  # [model, metric, point, seed, problem]
     scores = np.sum([column.mean(axis=-1) for column in columns], axis=0)
     seeds, rng = scores.shape[-1], np.random.default_rng(0)
-    drawn = rng.multinomial(seeds, np.full(seeds, 1 / seeds), RESAMPLES)
-    at, own, avg, passed = _means(scores, np.vstack([np.ones(seeds), drawn]))  # all seeds, then the resamples
+    at, own, avg, passed = _means(scores, np.vstack([np.ones(seeds), resampled_seeds(seeds, rng)]))
     chosen = envelope(at, avg, passed)
-    theta = of_model @ (own - chosen.passed)
+    theta = of_model @ (own - chosen.passed)  # of all seeds, then of the resamples
     if math.isnan(theta[0]):
         return Left(seeds=seeds)
     resampled = theta[~np.isnan(theta)][1:]
@@ -155,6 +154,11 @@ def left(models: Sequence[Columns], weights: Sequence[float] = ()) -> Left:
     alone, half = (t_quantile(seeds - 1) * of for of in (from_seeds, math.hypot(from_seeds, error)))
     bounds = {"low": value - half, "high": value + half, "on_these_problems": (value - alone, value + alone)}
     return replace(found, spread=from_seeds * seeds**0.5, error=error, **bounds)
+
+
+def resampled_seeds(seeds: int, rng: np.random.Generator) -> Int[np.ndarray, "repetition seed"]:
+    """How often each seed is in each of the bootstrap resamples."""
+    return rng.multinomial(seeds, np.full(seeds, 1 / seeds), RESAMPLES)
 
 
 def pooled(parts: Sequence[Left]) -> Left:
