@@ -8,12 +8,21 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.special import stdtr
 
 from entropy_dynamics.analysis.claims_json import verdicts_of
 from entropy_dynamics.analysis.problem_scores import score_columns, shared_seeds
 from entropy_dynamics.analysis.published_runs import read_run
 from entropy_dynamics.analysis.run_data import Samples, final_means
-from entropy_dynamics.analysis.statistics import Interval, Scores, holm, mean_interval, score_interval, seed_interval
+from entropy_dynamics.analysis.statistics import (
+    Interval,
+    Scores,
+    holm,
+    mean_interval,
+    score_interval,
+    seed_interval,
+    t_quantile,
+)
 
 REFERENCE = Path("docs/reference")
 TOYS = ("qwen2.5-7b-instruct", "qwen3-4b-base")
@@ -43,6 +52,20 @@ def shown(value: float, low: float, high: float, decimals: int = 1, sign: bool =
 
 def shown_interval(of: Interval, decimals: int = 1) -> str:
     return shown(of.value, of.low, of.high, decimals)
+
+
+def p_value(value: Any, low: Any, high: Any, df: float) -> Any:
+    """Two-sided p value for a true value of zero that is below 0.05 if and only if Student's interval excludes zero."""
+    return 2 * stdtr(df, -np.abs(value) / ((high - low) / 2 / t_quantile(df)))
+
+
+def left_rows(folder: str) -> pd.DataFrame:
+    """left.csv of published seeds by method, model and grid."""
+    return pd.read_csv(REFERENCE / folder / "left.csv").set_index(["method", "model", "over"]).sort_index()
+
+
+def holm_head(compared: int) -> str:
+    return f"Holm's p over {compared}"
 
 
 def p_shown(p: float) -> str:

@@ -1,11 +1,13 @@
 """The outcomes of docs/protocol-length.md, from its published metrics: tables of `lists.py`."""
 
+from typing import NamedTuple
+
 import numpy as np
 import pandas as pd
 
-from effects import REFERENCE, at_the_end, shown, shown_interval, table
+from effects import REFERENCE, at_the_end, holm_head, p_shown, p_value, shown, shown_interval, table
 from entropy_dynamics.analysis.envelope import resampled_seeds
-from entropy_dynamics.analysis.statistics import mean_interval
+from entropy_dynamics.analysis.statistics import mean_interval, t_quantile
 
 SCALES = {"one problem": "length-one", "six problems": "length"}
 SHARES = {"0.1 %": 0.001, "0.3 %": 0.003, "1 %": 0.01}
@@ -13,47 +15,65 @@ ARMS = {"GRPO": "grpo"} | {f"Clip_B, {dose}": f"clip_b@share={share}" for dose, 
 ALIKE = (0.5, 2.0)  # a ratio of doses
 
 
+class Kept(NamedTuple):
+    """What the shares keep at one length."""
+
+    doses: np.ndarray
+    """Logarithms of the shares that were dropped: [share]."""
+    ratios: np.ndarray
+    """Log ratios of entropies to GRPO: [share, seed]."""
+
+
 def ends(scale: str) -> pd.DataFrame:
-    """Means over the last tenth of the steps: a row per seed, columns by metric and arm."""
+    """Means over the last tenth of the steps: a row per seed with all arms, columns by metric and arm."""
     folder = next((REFERENCE / scale).glob("seeds-260-*")).relative_to(REFERENCE)
     metrics = ["entropy", "response_length", "accuracy"]
-    return at_the_end(str(folder), metrics).droplevel("model").unstack("method")
+    return at_the_end(str(folder), metrics).droplevel("model").unstack("method").dropna()
 
 
-def kept(scale: str) -> np.ndarray:
-    """Log ratios of entropies to GRPO: [share, seed]."""
-    entropies = ends(scale)["entropy"]
-    grpo, *clipped = (entropies[arm] for arm in ARMS.values())
-    return np.stack([np.log(of / grpo) for of in clipped])
+def dropped(scale: str) -> pd.Series:
+    """The share of tokens that each arm dropped, mean over all steps and seeds."""
+    file = next((REFERENCE / scale).glob("seeds-260-*")) / "metrics.parquet"
+    return pd.read_parquet(file).groupby("method")["clip_fraction"].mean()
 
 
-def ratio_of_doses(one: np.ndarray, six: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The dose of six problems over that of one problem with the same log ratio, and the slope over log doses.
+def kept(scale: str) -> Kept:
+    entropies, (_, *clipping) = ends(scale)["entropy"], ARMS.values()
+    ratios = np.stack([np.log(entropies[arm] / entropies["grpo"]) for arm in clipping])
+    return Kept(np.log(dropped(scale)[clipping].to_numpy()), ratios)
 
-    Both lines are of least squares, with the mean slope. Log ratios are means over seeds, [*resample, share].
-    """
-    doses = np.log([*SHARES.values()])
+
+def slope_of(doses: np.ndarray, ratios: np.ndarray) -> np.ndarray:
+    """The slopes of least squares of log ratios [*resample, share]."""
     centered = doses - doses.mean()
-    slope = (one + six) / 2 @ centered / (centered @ centered)
-    return np.exp((one.mean(axis=-1) - six.mean(axis=-1)) / slope), slope
+    return np.asarray(ratios @ centered / (centered @ centered))
 
 
-def resampled(of: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Means over seeds that are drawn with replacement: [resample, share]."""
-    seeds = of.shape[1]
-    return np.asarray(resampled_seeds(seeds, rng) / seeds @ of.T)
+def distance(one: Kept, six: Kept) -> tuple[np.ndarray, np.ndarray]:
+    """The logarithm of the dose of six problems over that of one with the same log ratio, and the mean slope.
+
+    Both lines have the mean slope. Log ratios are means over seeds, [*resample, share].
+    """
+    slope = (slope_of(*one) + slope_of(*six)) / 2
+    higher = six.ratios.mean(axis=-1) - one.ratios.mean(axis=-1)
+    return six.doses.mean() - one.doses.mean() - higher / slope, slope
 
 
-def doses() -> tuple[float, float, float]:
-    """The ratio of doses with its 95 % interval; infinite where doses may have no effect."""
-    one, six = (kept(scale) for scale in SCALES.values())
-    rng = np.random.default_rng(0)
-    ratios, slopes = ratio_of_doses(resampled(one, rng), resampled(six, rng))
-    value = float(ratio_of_doses(one.mean(axis=1), six.mean(axis=1))[0])
-    if np.quantile(slopes, 0.025) <= 0:
-        return value, 0.0, np.inf
-    low, high = np.quantile(ratios, [0.025, 0.975])
-    return value, float(low), float(high)
+def doses() -> tuple[float, float, float, float]:
+    """The ratio of doses with its 95 % interval and p value; without bounds if doses may have no effect."""
+    lengths, rng = [kept(scale) for scale in SCALES.values()], np.random.default_rng(0)
+    value, slope = distance(*(of._replace(ratios=of.ratios.mean(axis=1)) for of in lengths))
+    seeds = [of.ratios.shape[1] for of in lengths]
+    weights = [resampled_seeds(count, rng) / count for count in seeds]
+    resampled = distance(
+        *(of._replace(ratios=of_all @ of.ratios.T) for of, of_all in zip(lengths, weights, strict=True))
+    )
+    df = min(seeds) - 1
+    half, of_slope = (t_quantile(df) * (np.var(of) * (df + 1) / df) ** 0.5 for of in resampled)
+    if abs(slope) <= of_slope:
+        return float(np.exp(value)), 0.0, np.inf, 1.0
+    low, high = value - half, value + half
+    return *np.exp([value, low, high]).tolist(), float(p_value(value, low, high, df))
 
 
 def verdict(low: float, high: float) -> str:
@@ -64,25 +84,43 @@ def verdict(low: float, high: float) -> str:
     return "rises" if low > 1 else "undecided"
 
 
-def primary() -> str:
-    """What each share keeps, then the ratio of doses with its verdict."""
+def p_values() -> dict[str, float]:
+    return {"ratio": doses()[-1]}
+
+
+def primary(corrected: dict[str, float], compared: int) -> str:
+    """The ratio of doses with its verdict and the p value of `corrected_p`."""
+    value, low, high, _ = doses()
+    ratio = shown(value, low, high, 2, sign=False) if np.isfinite(high) else "none, as the dose may have no effect"
+    row = ["dose of six problems over that of one", ratio, p_shown(corrected["ratio"]), verdict(low, high)]
+    return table(["", "ratio", holm_head(compared), "verdict"], [row])
+
+
+def what_is_kept() -> str:
+    """Log ratios of entropies to GRPO, which rise by the slope if the share is e times as high."""
+    found = {name: kept(scale) for name, scale in SCALES.items()}
     rows = []
-    for name, of in ((name, kept(scale)) for name, scale in SCALES.items()):
-        rows.append([f"log ratio of entropies, {name}", *(shown_interval(mean_interval(share), 2) for share in of)])
-    value, *bounds = doses()
-    ratio = shown(value, *bounds, 2, sign=False) if np.isfinite(bounds[1]) else "none, as no dose may have an effect"
-    rows.append(["dose of six problems over that of one", ratio, verdict(*bounds), ""])
-    return table(["Clip_B over GRPO", *SHARES], rows)
+    for name, of in found.items():
+        slopes = slope_of(of.doses, of.ratios.T)
+        rows.append([name, *(shown_interval(mean_interval(each), 2) for each in (*of.ratios, slopes))])
+    one, six = found.values()
+    pairs = [*(six.ratios - one.ratios), slope_of(six.doses, six.ratios.T) - slope_of(one.doses, one.ratios.T)]
+    rows.append(["six minus one", *(shown_interval(mean_interval(pair), 2) for pair in pairs)])
+    return table(["Clip_B over GRPO", *SHARES, "slope"], rows)
 
 
-def lengths() -> str:
-    """Per token and per answer, means over seeds at the end of the runs."""
+def arms() -> str:
+    """Per token and per answer, means over seeds at the end of the runs; dropped shares over all steps."""
     rows = []
     for name, scale in SCALES.items():
+        of, shares = ends(scale), 100 * dropped(scale)
         for label, arm in ARMS.items():
-            of = ends(scale).xs(arm, axis=1, level="method")
-            entropy, tokens = of["entropy"], of["response_length"]
+            entropy, tokens = of["entropy", arm], of["response_length", arm]
             values = [f"{entropy.mean():.2f}", f"{tokens.mean():.0f}", f"{(entropy * tokens).mean():.1f}"]
-            rows.append([f"{name}, {label}", *values, f"{100 * of['accuracy'].mean():.0f}"])
-    heads = ["last tenth", "entropy per token, nats", "tokens", "entropy per answer, nats", "training accuracy, %"]
-    return table(heads, rows)
+            accuracy, more = 100 * of["accuracy", arm], ""
+            if arm != "grpo":
+                more = shown_interval(mean_interval((accuracy - 100 * of["accuracy", "grpo"]).to_numpy()))
+            share = f"{shares[arm]:.2f}" if arm != "grpo" else ""
+            rows.append([f"{name}, {label}", share, *values, f"{accuracy.mean():.0f}", more])
+    heads = ["last tenth", "dropped, %", "entropy per token, nats", "tokens", "entropy per answer, nats"]
+    return table([*heads, "training accuracy, %", "minus GRPO's, points"], rows)

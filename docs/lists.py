@@ -19,6 +19,7 @@ from pydantic import BaseModel
 import doses
 import effects
 import rates
+import series
 from effects import REFERENCE, table
 from entropy_dynamics.analysis.claims_json import verdicts_of
 from entropy_dynamics.analysis.published_runs import RUN, PublishedRun, read_run
@@ -68,7 +69,7 @@ def written(page: Path) -> str:
         "stale": effects.stale_rollouts,
         "kl": effects.kl_term,
         "positive": effects.placebo_of_clip_cov,
-        "rates": rates.primary,
+        "rates": lambda: rates.primary(*series.corrected_p("rates")),
         "beside": rates.beside_primary,
         "progress": rates.progress,
         "stopped": rates.early_stopping,

@@ -3,13 +3,29 @@
 import numpy as np
 import pandas as pd
 
-from effects import CLIPPING, NAMES, REFERENCE, TOYS, differences, entropy_ratios, gain, p_shown, shown_interval, table
-from entropy_dynamics.analysis.statistics import Interval, holm, mean_interval, score_interval
+from effects import (
+    CLIPPING,
+    NAMES,
+    REFERENCE,
+    TOYS,
+    differences,
+    entropy_ratios,
+    gain,
+    holm_head,
+    left_rows,
+    p_shown,
+    p_value,
+    shown,
+    shown_interval,
+    table,
+)
+from entropy_dynamics.analysis.statistics import Interval, mean_interval, score_interval
 
 STEPS = (30, 50, 70, 90, 110, 130, 140, 150)
 LATE = STEPS[-3:]
 MARGIN = 2.0  # points of Avg@K
 ARMS = {label: method for method, label in CLIPPING.items()} | {"GRPO, half the rate": "grpo_half_rate"}
+GRIDS = ("the full rate", "half")
 KINDS = {"Avg@K": "avg", "Pass@K": "pass"}
 MODELS = {name: (model,) for model, name in NAMES.items()} | {"mean": TOYS}
 
@@ -38,20 +54,35 @@ def verdict(of: Interval) -> str:
     return "alike" if of.low >= -MARGIN and of.high <= MARGIN else "undecided"
 
 
-def primary() -> str:
-    """Avg@K of Clip_V minus GRPO's at the end; Holm's correction covers the two models."""
-    arms = at_steps("clip_v"), at_steps("grpo")
-    of_model = {name: over_grpo("clip_v", "avg", models) for name, models in MODELS.items()}
-    p_values = holm(np.array([of_model[name].p for name in NAMES.values()]))
-    rows = [
-        [name, shown_interval(of_model[name]), p_shown(p), verdict(of_model[name])]
-        for name, p in zip(NAMES.values(), p_values, strict=True)
-    ]
+def p_values() -> dict[str, float]:
+    """Of the difference between Clip_V's and GRPO's Avg@K, by model."""
+    found = {name: over_grpo("clip_v", "avg", (model,)) for model, name in NAMES.items()}
+    return {name: p_value(of.value, of.low, of.high, of.df) for name, of in found.items()}
+
+
+def primary(corrected: dict[str, float], compared: int) -> str:
+    """Avg@K of Clip_V minus GRPO's at the end, with p values of `corrected_p`."""
+    arms, rows = (at_steps("clip_v"), at_steps("grpo")), []
+    for name, models in MODELS.items():
+        of = over_grpo("clip_v", "avg", models)
+        rows.append(
+            [name, shown_interval(of), *([p_shown(corrected[name]), verdict(of)] if name in corrected else ["", ""])]
+        )
     one, other = (differences([folder()], "avg", *arms, (model,))[1] for model in TOYS)
     difference = score_interval([first - second for first, second in zip(one, other, strict=True)], mean_interval)
-    for name, of in {"mean": of_model["mean"], "difference": difference.times(100)}.items():
-        rows.append([name, shown_interval(of), "", ""])
-    return table(["Clip_V minus GRPO", "Avg@K", "Holm's p", "verdict"], rows)
+    rows.append(["difference", shown_interval(difference.times(100)), "", ""])
+    return table(["Clip_V minus GRPO", "Avg@K", holm_head(compared), "verdict"], rows)
+
+
+def what_is_left() -> str:
+    """Pass@K left at equal Avg@K over GRPO's envelope, at the full rate and with half the rate."""
+    frame, rows = left_rows(folder()), []
+    for method in CLIPPING.values():
+        for model, name in (NAMES | {"mean": "mean", "difference": "difference"}).items():
+            grids = [frame.loc[(method, model, grid)] for grid in GRIDS]
+            cells = [shown(*of[["left", "left_low", "left_high"]], sign=False) for of in grids]
+            rows.append([f"{method}, {name}", *cells, grids[-1]["verdict"] if model in TOYS else ""])
+    return table(["points of Pass@K", "GRPO at the full rate", "+ half the rate", "verdict"], rows)
 
 
 def late_scores() -> str:
@@ -68,18 +99,20 @@ def late_scores() -> str:
 
 
 def over_steps() -> str:
-    """The difference from GRPO in Avg@K at each checkpoint, mean of the toy models."""
+    """The difference from GRPO in Avg@K at each checkpoint."""
+    columns = [(label, arm, name, models) for label, arm in ARMS.items() for name, models in MODELS.items()]
     rows = [
-        [str(step), *(shown_interval(over_grpo(arm, "avg", TOYS, (step,))) for arm in ARMS.values())] for step in STEPS
+        [str(step), *(shown_interval(over_grpo(arm, "avg", models, (step,))) for _, arm, _, models in columns)]
+        for step in STEPS
     ]
-    return table(["step, Avg@K minus GRPO's", *ARMS], rows)
+    return table(["step, Avg@K minus GRPO's", *(f"{label}, {name}" for label, _, name, _ in columns)], rows)
 
 
 def memory() -> str:
-    """Accuracy on the problems of training and on held-out ones over the last tenth of the steps, means over seeds."""
+    """Accuracy on the problems of training over the last tenth of the steps, and on held-out ones at step 140."""
     columns = {"accuracy": "training", "validation_accuracy": "held out"}
     metrics = pd.read_parquet(REFERENCE / folder() / "metrics.parquet")
-    last = metrics[metrics["step"] >= 0.9 * STEPS[-1]]  # steps count from 0; validation runs every tenth step
+    last = metrics[metrics["step"] >= 0.9 * STEPS[-1]]  # validation runs before steps 0, 10, ... 140
     of_arm = 100 * last.groupby(["model", "method", "seed"])[[*columns]].mean().groupby(["model", "method"]).mean()
     rows = [
         [label, *(f"{of_arm.loc[(model, arm), column]:.1f}" for model in TOYS for column in columns)]
@@ -89,5 +122,15 @@ def memory() -> str:
 
 
 def entropies() -> str:
-    """Log ratios of entropies to GRPO over the last tenth of 150 steps, and the shares of dropped tokens."""
-    return entropy_ratios(folder(), {"GRPO": "grpo", **ARMS}, "entropy at step 150 over GRPO's")
+    """Log ratios of entropies to GRPO over the last tenth of the steps, and the dropped shares over all steps."""
+    return entropy_ratios(folder(), {"GRPO": "grpo", **ARMS}, "entropy over GRPO's")
+
+
+def further_fall() -> str:
+    """The change in GRPO's log entropy from the last tenth of the first 50 steps to that of all."""
+    metrics = pd.read_parquet(REFERENCE / folder() / "metrics.parquet").query("method == 'grpo'")
+    curves = metrics.pivot_table(index=["model", "seed"], columns="step", values="entropy")
+    change = np.log(curves.loc[:, 0.9 * STEPS[-1] :].mean(axis=1) / curves.loc[:, 45:49].mean(axis=1))
+    of_model = [change[model].to_numpy() for model in TOYS]
+    cells = [shown_interval(mean_interval(of), 2) for of in (*of_model, np.mean(of_model, axis=0))]
+    return table(["log entropy of GRPO", *MODELS], [["step 150 minus step 50, last tenths", *cells]])

@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from scipy.special import stdtr
 
 from effects import (
     CLIPPING,
@@ -17,13 +16,16 @@ from effects import (
     TOYS,
     entropy_ratios,
     gain,
+    holm_head,
+    left_rows,
     p_shown,
+    p_value,
     shown,
     shown_interval,
     table,
 )
 from entropy_dynamics.analysis.envelope import envelope, resampled_seeds
-from entropy_dynamics.analysis.statistics import holm, mean_interval, t_quantile
+from entropy_dynamics.analysis.statistics import mean_interval, t_quantile
 
 FOLDER = "rates/seeds-200-223"
 GRIDS = ("the full rate", "half", "a quarter")
@@ -43,20 +45,15 @@ def at_step(arm: str, step: int) -> str:
     return method if step == steps else f"{method}@training.steps={step}"
 
 
-def left_rows() -> pd.DataFrame:
-    """left.csv by method, model and grid, with the p value of a true value of zero."""
-    frame = pd.read_csv(REFERENCE / FOLDER / "left.csv")
-    t = frame["left"].abs() / ((frame["left_high"] - frame["left_low"]) / 2 / t_quantile(frame["seeds"].iloc[0] - 1))
-    frame["p"] = 2 * stdtr(frame["seeds"] - 1, -t)
-    return frame.set_index(["method", "model", "over"]).sort_index()
+def p_values() -> dict[tuple[str, str], float]:
+    """Of the values over all rates, by method and model."""
+    last = left_rows(FOLDER).xs(GRIDS[-1], level="over").loc[(slice(None), [*TOYS]), :]
+    return dict(p_value(last["left"], last["left_low"], last["left_high"], last["seeds"].iloc[0] - 1))
 
 
-def primary() -> str:
-    """What is left of Clip_V's Pass@K; Holm's correction covers the four values over all rates."""
-    frame, rows = left_rows(), []
-    values = [(method, model) for method in frame.index.unique("method") for model in TOYS]
-    p_values = holm(np.array([frame.loc[(*value, GRIDS[-1]), "p"] for value in values]))
-    corrected = dict(zip(values, p_values, strict=True))
+def primary(corrected: dict[tuple[str, str], float], compared: int) -> str:
+    """What is left of Clip_V's Pass@K, with p values of `corrected_p`."""
+    frame, rows = left_rows(FOLDER), []
     for method in frame.index.unique("method"):
         for model, name in (NAMES | {"mean": "mean", "difference": "difference"}).items():
             of = frame.loc[method, model]
@@ -64,13 +61,20 @@ def primary() -> str:
             last = of.loc[GRIDS[-1]]
             p = p_shown(corrected[method, model]) if (method, model) in corrected else ""
             rows.append([f"{method}, {name}", *cells, p, last["verdict"] if model in TOYS else ""])
-    heads = ["points of Pass@K", "GRPO at the full rate", "+ half the rate", "+ a quarter", "Holm's p", "verdict"]
+    heads = [
+        "points of Pass@K",
+        "GRPO at the full rate",
+        "+ half the rate",
+        "+ a quarter",
+        holm_head(compared),
+        "verdict",
+    ]
     return table(heads, rows)
 
 
 def beside_primary() -> str:
     """What the protocol prints beside the values over all rates."""
-    frame, rows = left_rows(), []
+    frame, rows = left_rows(FOLDER), []
     for method in frame.index.unique("method"):
         for model, short in NAMES.items():
             of = frame.loc[method, model, GRIDS[-1]]
@@ -167,4 +171,4 @@ def symmetric() -> str:
 
 def entropies() -> str:
     """Log ratios of entropies to GRPO over the last tenth of 50 steps, and the shares of dropped tokens."""
-    return entropy_ratios(FOLDER, {arm: at_step(arm, 50) for arm in ARMS}, "entropy at step 50 over GRPO's")
+    return entropy_ratios(FOLDER, {arm: at_step(arm, 50) for arm in ARMS}, "entropy over GRPO's")

@@ -39,6 +39,11 @@ def test_three_seeds_are_students_t():
     assert found == mean_interval(values)
 
 
+def test_the_mean_of_many_seeds_has_students_p():
+    values = np.random.default_rng(0).normal(0.5, 1, (3, 16))
+    np.testing.assert_allclose(mean_interval(values).p, stats.ttest_1samp(values, 0, axis=1).pvalue)
+
+
 def test_two_seeds_have_no_interval():
     for found in (
         seed_interval(np.array([5.0, 6.0])),

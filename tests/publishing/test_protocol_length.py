@@ -16,8 +16,8 @@ MODEL = "qwen2.5-7b-instruct"
 ARMS = re.findall(r"^\| `(.+)` \| 6; 1 \| (\d+) \|$", TEXT, re.M)
 
 
-@pytest.mark.parametrize(("scale", "problems", "needed"), [("length", 6, 2), ("length-one", 1, 1)])
-def test_what_runs(scale, problems, needed):
+@pytest.mark.parametrize(("scale", "problems", "needed", "size"), [("length", 6, 2, 1150), ("length-one", 1, 1, 1650)])
+def test_what_runs(scale, problems, needed, size):
     config = load_config(scale)
     experiment = load_experiment("length", scale, dict(config.seeds), Path(config.experiments_folder))
     assert [method for method, _ in ARMS] == [*dict.fromkeys(run.method for run in experiment.runs)]
@@ -34,7 +34,14 @@ def test_what_runs(scale, problems, needed):
             assert (of.per_prompt, of.needed) == (problems, needed)
         starts = (of.toy_models[MODEL].warm_start.solutions for of in (ours, laptop))
         ours, theirs = (getattr(start, "each", start).habits for start in starts)
-        assert ours.model_copy(update={"rambling": theirs.rambling}) == theirs
+        assert ours == theirs.model_copy(update={"rambling": 0.0})
+    split_off = sum(config.data.evaluation[name].size for name in ("dapo500", "validation"))
+    assert config.data.train.size - split_off == size
+    assert (
+        re.search(r"1,150 with six problems and 1,650 with one. (\d+) samples", TEXT)[1]
+        == f"{config.pass_rates.samples}"
+    )
+    assert f"a response at most {config.sampling.max_new_tokens} tokens" in TEXT
     start = config.toy_models[MODEL].warm_start.solutions
     assert start.per_prompt == problems
 

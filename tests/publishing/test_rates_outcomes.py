@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 import rates
+import series
 from conftest import ROOT
 from entropy_dynamics.analysis.envelope import left
 
@@ -72,3 +73,11 @@ def test_scores_of_a_point():
 def test_early_stopping_takes_the_earlier_of_two_equal_checkpoints():
     validation = np.array([[20.0, 21.0], [25.0, 24.0], [25.0, 24.5]])
     assert list(rates.chosen_by_validation(validation)) == [1, 2]
+
+
+def test_holm_covers_the_values_of_all_studies(monkeypatch):
+    monkeypatch.setattr(series, "STUDIES", {"one": lambda: {"a": 0.01, "b": 0.04}, "two": lambda: {"c": 0.03}})
+    series.corrected_p.cache_clear()
+    assert series.corrected_p("one") == ({"a": pytest.approx(0.03), "b": pytest.approx(0.06)}, 3)
+    assert series.corrected_p("two") == ({"c": pytest.approx(0.06)}, 3)
+    series.corrected_p.cache_clear()

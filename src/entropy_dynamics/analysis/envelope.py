@@ -104,10 +104,6 @@ class Left(Interval):
     mixtures: Sequence[tuple[int, int, float]] = ()
     """`low`, `high` and `share` per model."""
 
-    @property
-    def standard_error(self) -> Number:
-        return np.hypot(self.spread / max(1, self.seeds) ** 0.5, self.error)
-
     def detectable(self, seeds: int | None = None, power: float = POWER) -> Number:
         given = replace(self, seeds=seeds or self.seeds)
         if (df := given.seeds - 1) < T_SEEDS - 1:

@@ -46,6 +46,8 @@ class Interval:
     """Standard error due to the problems, which more seeds do not reduce; NaN if the seeds do not differ at all."""
     parts: Sequence[Self] = ()
     """The intervals that must all be above a threshold for this one to be, as in `smallest_effect`."""
+    is_median: bool = False
+    """Whether the estimate is a median over seeds, not a mean."""
 
     @classmethod
     def normal(cls, value: Number, error: Number) -> Self:
@@ -61,11 +63,8 @@ class Interval:
 
     @property
     def standard_error(self) -> Number:
-        """Standard error of the estimate, if seeds are normal.
-
-        From five seeds on the estimate is a median, whose standard error is sqrt(pi / 2) times that of the mean.
-        """
-        factor = (math.pi / 2 if self.seeds >= MIN_SEEDS else 1) / max(1, self.seeds)
+        """Standard error of the estimate, if seeds are normal; a median's is sqrt(pi / 2) times a mean's."""
+        factor = (math.pi / 2 if self.is_median else 1) / max(1, self.seeds)
         return np.hypot(self.spread * factor**0.5, self.error)
 
     @property
@@ -107,7 +106,7 @@ def seed_interval(values: PerSeed) -> Interval:
     (depth, share), ordered = _depth(seeds), np.sort(values)
     ends = ordered, ordered[..., ::-1]
     low, high = (mean.error + (1 - share) * end[..., depth - 1] + share * end[..., depth] for end in ends)
-    return replace(mean, value=np.median(values, axis=-1), low=low, high=high)
+    return replace(mean, value=np.median(values, axis=-1), low=low, high=high, is_median=True)
 
 
 def averaged(seeds: int) -> str:

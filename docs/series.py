@@ -1,0 +1,20 @@
+"""Holm's correction over the primary outcomes of all studies of one series, as their protocols say."""
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+import rates
+from entropy_dynamics.analysis.statistics import holm
+
+STUDIES: dict[str, Callable[[], Mapping[Any, float]]] = {"rates": rates.p_values}  # those that have run
+
+
+@cache
+def corrected_p(study: str) -> tuple[dict[Any, float], int]:
+    """The p values of a study after the correction, by outcome, and over how many values of the series it is."""
+    raw = {(name, outcome): p for name, p_values in STUDIES.items() for outcome, p in p_values().items()}
+    adjusted = zip(raw, holm(np.array([*raw.values()])), strict=True)
+    return {outcome: float(p) for (name, outcome), p in adjusted if name == study}, len(raw)
