@@ -59,9 +59,9 @@ def p_value(value: Any, low: Any, high: Any, df: float) -> Any:
     return 2 * stdtr(df, -np.abs(value) / ((high - low) / 2 / t_quantile(df)))
 
 
-def left_rows(folder: str) -> pd.DataFrame:
-    """left.csv of published seeds by method, model and grid."""
-    return pd.read_csv(REFERENCE / folder / "left.csv").set_index(["method", "model", "over"]).sort_index()
+def left_rows(file: str) -> pd.DataFrame:
+    """What is left in Pass@K, in a published file, by method, model and grid."""
+    return pd.read_csv(REFERENCE / file).set_index(["method", "model", "over"]).sort_index()
 
 
 def holm_head(compared: int) -> str:

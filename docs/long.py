@@ -76,7 +76,7 @@ def primary(corrected: dict[str, float], compared: int) -> str:
 
 def what_is_left() -> str:
     """Pass@K left at equal Avg@K over GRPO's envelope, at the full rate and with half the rate."""
-    frame, rows = left_rows(folder()), []
+    frame, rows = left_rows(f"{folder()}/late.csv"), []
     for method in CLIPPING.values():
         for model, name in (NAMES | {"mean": "mean", "difference": "difference"}).items():
             grids = [frame.loc[(method, model, grid)] for grid in GRIDS]

@@ -47,13 +47,13 @@ def at_step(arm: str, step: int) -> str:
 
 def p_values() -> dict[tuple[str, str], float]:
     """Of the values over all rates, by method and model."""
-    last = left_rows(FOLDER).xs(GRIDS[-1], level="over").loc[(slice(None), [*TOYS]), :]
+    last = left_rows(f"{FOLDER}/left.csv").xs(GRIDS[-1], level="over").loc[(slice(None), [*TOYS]), :]
     return dict(p_value(last["left"], last["left_low"], last["left_high"], last["seeds"].iloc[0] - 1))
 
 
 def primary(corrected: dict[tuple[str, str], float], compared: int) -> str:
     """What is left of Clip_V's Pass@K, with p values of `corrected_p`."""
-    frame, rows = left_rows(FOLDER), []
+    frame, rows = left_rows(f"{FOLDER}/left.csv"), []
     for method in frame.index.unique("method"):
         for model, name in (NAMES | {"mean": "mean", "difference": "difference"}).items():
             of = frame.loc[method, model]
@@ -74,7 +74,7 @@ def primary(corrected: dict[tuple[str, str], float], compared: int) -> str:
 
 def beside_primary() -> str:
     """What the protocol prints beside the values over all rates."""
-    frame, rows = left_rows(FOLDER), []
+    frame, rows = left_rows(f"{FOLDER}/left.csv"), []
     for method in frame.index.unique("method"):
         for model, short in NAMES.items():
             of = frame.loc[method, model, GRIDS[-1]]
