@@ -18,6 +18,7 @@ from pydantic import BaseModel
 
 import doses
 import effects
+import long
 import rates
 import series
 from effects import REFERENCE, table
@@ -36,7 +37,7 @@ from entropy_dynamics.results.files import read_json
 
 EXPERIMENTS = Path("experiments")
 PART = re.compile(r"(<!-- (\w+): python docs/lists.py -->\n).*?(<!-- end -->)", re.DOTALL)
-RECORDS = [REFERENCE / name / "README.md" for name in ("stale", "laptop/controls", "rates")]
+RECORDS = [REFERENCE / name / "README.md" for name in ("stale", "laptop/controls", "rates", "long")]
 DOCS = [*sorted(Path("docs").glob("*.md")), *sorted(REFERENCE.glob("*.md")), *RECORDS]
 PAGES = [Path("README.md"), EXPERIMENTS / "README.md", *DOCS]
 COMMON = ("help", "scale", "results", "set")  # options that the page of the command line names once
@@ -75,6 +76,13 @@ def written(page: Path) -> str:
         "stopped": rates.early_stopping,
         "symmetric": rates.symmetric,
         "entropies": rates.entropies,
+        "long": lambda: long.primary(*series.corrected_p("long")),
+        "long_scores": long.late_scores,
+        "long_steps": long.over_steps,
+        "long_left": long.what_is_left,
+        "long_memory": long.memory,
+        "long_entropies": long.entropies,
+        "long_fall": long.further_fall,
         "carried": doses.most_negative,
         "kept": doses.dropped_and_kept,
         "commands": commands,

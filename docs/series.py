@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 
+import long
 import rates
 from entropy_dynamics.analysis.statistics import holm
 
-STUDIES: dict[str, Callable[[], Mapping[Any, float]]] = {"rates": rates.p_values}  # those that have run
+# Those that have run.
+STUDIES: dict[str, Callable[[], Mapping[Any, float]]] = {"rates": rates.p_values, "long": long.p_values}
 
 
 @cache

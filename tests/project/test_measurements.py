@@ -26,7 +26,7 @@ SET = {  # a number that is not measured -> what it is
     r"drops? 2 % of|lowest 2 % of|: about 2 %": "the share of an example, or the advice",
     r"paper's 0\.01 to 0\.1 %|paper drops 0\.01 to 0\.1 %": "the paper's number",
     rf"(?:up to|[Ff]rom|at) {DOSE} %|1, 1\.5 and 3 %|gave about 1\.5 %": "a dose that was tried",
-    r"[Ll]ess than 3 points": "the smallest effect of interest",
+    r"[Ll]ess than 3 points|within 2 points": "the smallest effect of interest",
     r"40 % in training and 60 % of|\(L40S: 30 % and 60 %\)": "assumed by `plan`, as the page says",
     r"within 3 s of CPU|at least 180 s": "a limit",
     r"covers 65 to 90 %": "simulated: python tests/simulated_seeds.py",
