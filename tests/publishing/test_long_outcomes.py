@@ -1,5 +1,6 @@
 """The outcomes of docs/protocol-long.md, from counts whose differences are known."""
 
+import re
 from itertools import product
 
 import numpy as np
@@ -9,9 +10,11 @@ from scipy import stats
 
 import effects
 import long
+from conftest import ROOT
 from entropy_dynamics.analysis.statistics import Interval, mean_interval
 
 SETS, SEEDS, PROBLEMS, K = ("aime24", "aime25", "dapo500"), range(240, 246), 20, 20
+SIDES = {1: "clip_v", -1: "grpo"}
 GAIN = {"qwen2.5-7b-instruct": 3, "qwen3-4b-base": -1}  # of Clip_V late, correct answers of 20
 
 
@@ -116,3 +119,29 @@ def test_memory_and_entropies(published):
     assert cells(long.memory())["Clip_V"] == ["95.3", "14.0"] * 2  # steps 135 to 149, and step 140
     assert cells(long.entropies())["Clip_V"] == ["+0.77 [0.77, 0.77]"] * 2 + ["2.0"] * 2  # log 2, and 0.3 seeds / 1000
     assert cells(long.further_fall())["step 150 minus step 50, last tenths"][0].startswith(f"{effects.MINUS}0.69 [")
+
+
+def test_the_published_difference_by_pandas_alone():
+    """Clip_V's Avg@K minus GRPO's at steps 130, 140 and 150; Student's interval over seeds is the narrower one."""
+    folder, page = ROOT / "docs/reference/long/seeds-240-255", (ROOT / "docs/reference/long/README.md").read_text()
+    names = {
+        side: [method, *(f"{method}@training.steps={step}" for step in (130, 140))] for side, method in SIDES.items()
+    }
+    wanted = [("method", "in", names[1] + names[-1]), ("dataset", "in", SETS), ("temperature", "<", 0.8)]
+    frame = pd.read_parquet(folder / "counts.parquet", filters=wanted)
+    frame["avg"] = 100 * frame["correct"] / frame["samples"]
+    means = (
+        frame.groupby(["model", "seed", "method", "dataset"], observed=True)["avg"]
+        .mean()
+        .unstack(["method", "dataset"])
+    )
+    differences = sum(side * means[of].mean(axis=1) for side, of in names.items())
+    for model, name in long.NAMES.items():
+        values = differences[model].to_numpy()
+        assert len(values) == 16
+        low, high = stats.t.interval(0.95, 15, values.mean(), stats.sem(values))
+        cell = next(line for line in page.splitlines() if line.startswith(f"| {name} | ")).split(" | ")[1]
+        shown = [float(number) for number in re.findall(r"-?[\d.]+", cell.replace(effects.MINUS, "-"))]
+        assert shown[0] == pytest.approx(values.mean(), abs=0.051)
+        assert shown[1] < low + 0.051
+        assert shown[2] > high - 0.051
