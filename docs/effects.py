@@ -55,7 +55,7 @@ def shown_interval(of: Interval, decimals: int = 1) -> str:
 
 
 def p_value(value: Any, low: Any, high: Any, df: float) -> Any:
-    """Two-sided p value for a true value of zero that is below 0.05 if and only if Student's interval excludes zero."""
+    """Two-sided p value for a true value of zero: below 0.05 if and only if the symmetric interval excludes zero."""
     return 2 * stdtr(df, -np.abs(value) / ((high - low) / 2 / t_quantile(df)))
 
 
@@ -136,7 +136,7 @@ def gain_shown(*arguments: Any) -> str:
 
 
 def evidence() -> str:
-    """Differences from GRPO over all published runs of the toy models, with an interval over clusters.
+    """Differences from GRPO over the published runs of the scales below, with an interval over clusters.
 
     A cluster is a seed at one size. Its value is the mean over all runs that have both methods, on whatever processor,
     then over models and data sets. Clusters weigh the same; the interval is Student's.

@@ -89,13 +89,13 @@ def late_scores() -> str:
     """The other arms at the end, and what 100 more steps change in GRPO."""
     heads = [(kind, metric, name, of) for kind, metric in KINDS.items() for name, of in MODELS.items()]
     rows = [
-        [label, *(shown_interval(over_grpo(arm, metric, models)) for _, metric, _, models in heads)]
+        [f"{label} minus GRPO", *(shown_interval(over_grpo(arm, metric, models)) for _, metric, _, models in heads)]
         for label, arm in ARMS.items()
     ]
     ends = ("grpo", *at_steps("grpo", (50,)))
     own = [shown_interval(gain([folder()], metric, *ends, models, mean_interval)) for _, metric, _, models in heads]
     rows.append(["GRPO, step 150 minus step 50", *own])
-    return table(["minus GRPO", *(f"{kind}, {name}" for kind, _, name, _ in heads)], rows)
+    return table(["difference", *(f"{kind}, {name}" for kind, _, name, _ in heads)], rows)
 
 
 def over_steps() -> str:

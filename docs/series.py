@@ -19,4 +19,6 @@ def corrected_p(study: str) -> tuple[dict[Any, float], int]:
     """The p values of a study after the correction, by outcome, and over how many values of the series it is."""
     raw = {(name, outcome): p for name, p_values in STUDIES.items() for outcome, p in p_values().items()}
     adjusted = zip(raw, holm(np.array([*raw.values()])), strict=True)
-    return {outcome: float(p) for (name, outcome), p in adjusted if name == study}, len(raw)
+    return {outcome: float(p) for (name, outcome), p in adjusted if name == study}, int(
+        np.isfinite([*raw.values()]).sum()
+    )

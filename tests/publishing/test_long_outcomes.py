@@ -103,10 +103,10 @@ def test_other_arms(published):
         for shift, metric in ((0, "avg"), (3, "pass")):
             for label, arm in long.ARMS.items():
                 difference = expected(published, metric, long.at_steps(arm), long.at_steps("grpo"), of)
-                assert value(late[label][shift + place]) == pytest.approx(difference, abs=0.051)
+                assert value(late[f"{label} minus GRPO"][shift + place]) == pytest.approx(difference, abs=0.051)
             own = expected(published, metric, ["grpo"], long.at_steps("grpo", (50,)), of)
             assert value(late["GRPO, step 150 minus step 50"][shift + place]) == pytest.approx(own, abs=0.051)
-    assert value(late["Clip_V"][3]) == pytest.approx(
+    assert value(late["Clip_V minus GRPO"][3]) == pytest.approx(
         100 * 2 / PROBLEMS / 3, abs=0.051
     )  # GRPO's two, of one step of three
     assert [*steps][2:] == [str(step) for step in long.STEPS]
