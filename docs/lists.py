@@ -168,7 +168,8 @@ def seeds_of(name: str, runs: Runs) -> str:
     """'0 to 4', or '0 to 4, 50 to 54', of all trained methods."""
     seeds: set[int] = set()
     for part in parts_of(name, runs[name]) or [name]:
-        frame = pd.read_parquet(REFERENCE / part / "counts.parquet", columns=["method", "seed"])
+        files = (REFERENCE / part / f"{kind}.parquet" for kind in ("counts", "metrics"))  # nothing may be evaluated
+        frame = pd.read_parquet(next(file for file in files if file.is_file()), columns=["method", "seed"])
         seeds |= set(frame.loc[frame["method"] != BASE, "seed"])
     firsts, lasts = sorted(seeds - {seed + 1 for seed in seeds}), sorted(seeds - {seed - 1 for seed in seeds})
     return ", ".join(f"{a} to {b}" if a < b else f"{a}" for a, b in zip(firsts, lasts, strict=True))

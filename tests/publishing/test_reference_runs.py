@@ -142,8 +142,9 @@ def test_every_published_folder_says_what_it_is():
         assert all(folder in RUNS[other].same_models_as for other in run.same_models_as), folder
         if folder in folders:
             assert json.loads((REFERENCE / folder / "models.json").read_text())["scale"] == folder.partition("/")[0]
-            counts = pd.read_parquet(REFERENCE / folder / "counts.parquet", columns=["method", "seed"])
-            seeds = set(counts.loc[counts["method"] != "base", "seed"])
+            file = next(file for kind in KINDS if (file := REFERENCE / folder / f"{kind}.parquet").is_file())
+            runs = pd.read_parquet(file, columns=["method", "seed"])
+            seeds = set(runs.loc[runs["method"] != "base", "seed"])
             numbers = [int(number) for number in re.search(r"/seeds?-(\d+)(?:-(\d+))?", folder).groups() if number]
             assert (min(seeds), max(seeds)) == (numbers[0], numbers[-1]), folder
 
