@@ -152,7 +152,7 @@ def check(text: str, problem: Problem, finish_reason: str) -> None:
     assert found.answer_correct or not found.correct
     if problem.task == "countdown_sheet":
         values = [evaluated(box) for box in boxes(text)]
-        assert (found.answer is None) == (not any(values))
+        assert found.answer is None or any(values)  # Python also reads a sign before an expression
         if found.correct:
             assert len(values) == 2
             assert 33 in [value[0] for value in values if value]
