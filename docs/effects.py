@@ -64,8 +64,17 @@ def left_rows(file: str) -> pd.DataFrame:
     return pd.read_csv(REFERENCE / file).set_index(["method", "model", "over"]).sort_index()
 
 
-def holm_head(compared: int) -> str:
-    return f"Holm's p over {compared}"
+def left_cells(file: str, grids: tuple[str, ...]) -> dict[tuple[str, str], list[str]]:
+    """By method and model, its label and what is left over each grid."""
+    frame, models = left_rows(file), NAMES | {"mean": "mean", "difference": "difference"}
+    columns = ["left", "left_low", "left_high"]
+    return {
+        (method, model): [
+            f"{method}, {name}",
+            *(shown(*frame.loc[(method, model, grid), columns], sign=False) for grid in grids),
+        ]
+        for method, (model, name) in product(frame.index.unique("method"), models.items())
+    }
 
 
 def p_shown(p: float) -> str:
@@ -94,8 +103,8 @@ def gains() -> str:
 @cache
 def counts_of(folder: str, at: float = 0.7) -> dict[str, pd.DataFrame]:
     """The counts of each method at a temperature on the evaluation sets."""
-    frame = pd.read_parquet(REFERENCE / folder / "counts.parquet")
-    frame = frame[np.isclose(frame["temperature"].astype(float), at) & frame["dataset"].isin(SETS)]
+    wanted = [("dataset", "in", SETS), ("temperature", ">", at - 0.01), ("temperature", "<", at + 0.01)]
+    frame = pd.read_parquet(REFERENCE / folder / "counts.parquet", filters=wanted)
     return dict(iter(frame.groupby("method", observed=True)))
 
 

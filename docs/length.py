@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from effects import REFERENCE, at_the_end, holm_head, p_shown, p_value, shown, shown_interval, table
+from effects import REFERENCE, at_the_end, p_shown, p_value, shown, shown_interval, table
 from entropy_dynamics.analysis.envelope import resampled_seeds
 from entropy_dynamics.analysis.statistics import mean_interval, t_quantile
 
@@ -24,17 +24,24 @@ class Kept(NamedTuple):
     """Log ratios of entropies to GRPO: [share, seed]."""
 
 
+def folder(scale: str) -> str:
+    """The published seeds, below docs/reference."""
+    return str(next((REFERENCE / scale).glob("seeds-260-*")).relative_to(REFERENCE))
+
+
 def ends(scale: str) -> pd.DataFrame:
     """Means over the last tenth of the steps: a row per seed with all arms, columns by metric and arm."""
-    folder = next((REFERENCE / scale).glob("seeds-260-*")).relative_to(REFERENCE)
-    metrics = ["entropy", "response_length", "accuracy"]
-    return at_the_end(str(folder), metrics).droplevel("model").unstack("method").dropna()
+    return (
+        at_the_end(folder(scale), ["entropy", "response_length", "accuracy"])
+        .droplevel("model")
+        .unstack("method")
+        .dropna()
+    )
 
 
 def dropped(scale: str) -> pd.Series:
     """The share of tokens that each arm dropped, mean over all steps and seeds."""
-    file = next((REFERENCE / scale).glob("seeds-260-*")) / "metrics.parquet"
-    return pd.read_parquet(file).groupby("method")["clip_fraction"].mean()
+    return pd.read_parquet(REFERENCE / folder(scale) / "metrics.parquet").groupby("method")["clip_fraction"].mean()
 
 
 def kept(scale: str) -> Kept:
@@ -93,7 +100,7 @@ def primary(corrected: dict[str, float], compared: int) -> str:
     value, low, high, _ = doses()
     ratio = shown(value, low, high, 2, sign=False) if np.isfinite(high) else "none, as the dose may have no effect"
     row = ["dose of six problems over that of one", ratio, p_shown(corrected["ratio"]), verdict(low, high)]
-    return table(["", "ratio", holm_head(compared), "verdict"], [row])
+    return table(["", "ratio", f"Holm's p over {compared}", "verdict"], [row])
 
 
 def what_is_kept() -> str:

@@ -11,16 +11,15 @@ from effects import (
     differences,
     entropy_ratios,
     gain,
-    holm_head,
-    left_rows,
+    left_cells,
     p_shown,
     p_value,
-    shown,
     shown_interval,
     table,
 )
 from entropy_dynamics.analysis.statistics import Interval, mean_interval, score_interval
 
+FOLDER = "long/seeds-240-255"
 STEPS = (30, 50, 70, 90, 110, 130, 140, 150)
 LATE = STEPS[-3:]
 MARGIN = 2.0  # points of Avg@K
@@ -30,11 +29,6 @@ KINDS = {"Avg@K": "avg", "Pass@K": "pass"}
 MODELS = {name: (model,) for model, name in NAMES.items()} | {"mean": TOYS}
 
 
-def folder() -> str:
-    """The published seeds, below docs/reference."""
-    return str(next((REFERENCE / "long").glob("seeds-240-*")).relative_to(REFERENCE))
-
-
 def at_steps(method: str, steps: tuple[int, ...] = LATE) -> tuple[str, ...]:
     """The names under which the policies of a method at these steps are published."""
     return tuple(method if step == STEPS[-1] else f"{method}@training.steps={step}" for step in steps)
@@ -42,7 +36,7 @@ def at_steps(method: str, steps: tuple[int, ...] = LATE) -> tuple[str, ...]:
 
 def over_grpo(method: str, metric: str, models: tuple[str, ...], steps: tuple[int, ...] = LATE) -> Interval:
     """The difference from GRPO in a score, points: the mean over steps, evaluation sets and models of each seed."""
-    return gain([folder()], metric, at_steps(method, steps), at_steps("grpo", steps), models, mean_interval)
+    return gain([FOLDER], metric, at_steps(method, steps), at_steps("grpo", steps), models, mean_interval)
 
 
 def verdict(of: Interval) -> str:
@@ -55,7 +49,7 @@ def verdict(of: Interval) -> str:
 
 
 def p_values() -> dict[str, float]:
-    """Of the difference between Clip_V's and GRPO's Avg@K, by model."""
+    """P values of the difference between Clip_V's and GRPO's Avg@K, by model."""
     found = {name: over_grpo("clip_v", "avg", (model,)) for model, name in NAMES.items()}
     return {name: p_value(of.value, of.low, of.high, of.df) for name, of in found.items()}
 
@@ -68,20 +62,15 @@ def primary(corrected: dict[str, float], compared: int) -> str:
         rows.append(
             [name, shown_interval(of), *([p_shown(corrected[name]), verdict(of)] if name in corrected else ["", ""])]
         )
-    one, other = (differences([folder()], "avg", *arms, (model,))[1] for model in TOYS)
+    one, other = (differences([FOLDER], "avg", *arms, (model,))[1] for model in TOYS)
     difference = score_interval([first - second for first, second in zip(one, other, strict=True)], mean_interval)
     rows.append(["difference", shown_interval(difference.times(100)), "", ""])
-    return table(["Clip_V minus GRPO", "Avg@K", holm_head(compared), "verdict"], rows)
+    return table(["Clip_V minus GRPO", "Avg@K", f"Holm's p over {compared}", "verdict"], rows)
 
 
 def what_is_left() -> str:
     """Pass@K left at equal Avg@K over GRPO's envelope, at the full rate and with half the rate."""
-    frame, rows = left_rows(f"{folder()}/late.csv"), []
-    for method in CLIPPING.values():
-        for model, name in (NAMES | {"mean": "mean", "difference": "difference"}).items():
-            grids = [frame.loc[(method, model, grid)] for grid in GRIDS]
-            cells = [shown(*of[["left", "left_low", "left_high"]], sign=False) for of in grids]
-            rows.append([f"{method}, {name}", *cells])
+    rows = [*left_cells(f"{FOLDER}/late.csv", GRIDS).values()]
     return table(["points of Pass@K", "GRPO at the full rate", "+ half the rate"], rows)
 
 
@@ -93,7 +82,7 @@ def late_scores() -> str:
         for label, arm in ARMS.items()
     ]
     ends = ("grpo", *at_steps("grpo", (50,)))
-    own = [shown_interval(gain([folder()], metric, *ends, models, mean_interval)) for _, metric, _, models in heads]
+    own = [shown_interval(gain([FOLDER], metric, *ends, models, mean_interval)) for _, metric, _, models in heads]
     rows.append(["GRPO, step 150 minus step 50", *own])
     return table(["difference", *(f"{kind}, {name}" for kind, _, name, _ in heads)], rows)
 
@@ -111,7 +100,7 @@ def over_steps() -> str:
 def memory() -> str:
     """Accuracy on the problems of training over the last tenth of the steps, and on held-out ones at step 140."""
     columns = {"accuracy": "training", "validation_accuracy": "held out"}
-    metrics = pd.read_parquet(REFERENCE / folder() / "metrics.parquet")
+    metrics = pd.read_parquet(REFERENCE / FOLDER / "metrics.parquet")
     last = metrics[metrics["step"] >= 0.9 * STEPS[-1]]  # validation runs before steps 0, 10, ... 140
     of_arm = 100 * last.groupby(["model", "method", "seed"])[[*columns]].mean().groupby(["model", "method"]).mean()
     rows = [
@@ -123,12 +112,12 @@ def memory() -> str:
 
 def entropies() -> str:
     """Log ratios of entropies to GRPO over the last tenth of the steps, and the dropped shares over all steps."""
-    return entropy_ratios(folder(), {"GRPO": "grpo", **ARMS}, "entropy over GRPO's")
+    return entropy_ratios(FOLDER, {"GRPO": "grpo", **ARMS}, "entropy over GRPO's")
 
 
 def further_fall() -> str:
     """The change in GRPO's log entropy from the last tenth of the first 50 steps to that of all."""
-    metrics = pd.read_parquet(REFERENCE / folder() / "metrics.parquet").query("method == 'grpo'")
+    metrics = pd.read_parquet(REFERENCE / FOLDER / "metrics.parquet").query("method == 'grpo'")
     curves = metrics.pivot_table(index=["model", "seed"], columns="step", values="entropy")
     change = np.log(curves.loc[:, 0.9 * STEPS[-1] :].mean(axis=1) / curves.loc[:, 45:49].mean(axis=1))
     of_model = [change[model].to_numpy() for model in TOYS]

@@ -16,7 +16,7 @@ from effects import (
     TOYS,
     entropy_ratios,
     gain,
-    holm_head,
+    left_cells,
     left_rows,
     p_shown,
     p_value,
@@ -46,7 +46,7 @@ def at_step(arm: str, step: int) -> str:
 
 
 def p_values() -> dict[tuple[str, str], float]:
-    """Of the values over all rates, by method and model."""
+    """P values of what is left over all rates, by method and model."""
     last = left_rows(f"{FOLDER}/left.csv").xs(GRIDS[-1], level="over").loc[(slice(None), [*TOYS]), :]
     return dict(p_value(last["left"], last["left_low"], last["left_high"], last["seeds"].iloc[0] - 1))
 
@@ -54,22 +54,11 @@ def p_values() -> dict[tuple[str, str], float]:
 def primary(corrected: dict[tuple[str, str], float], compared: int) -> str:
     """What is left of Clip_V's Pass@K, with p values of `corrected_p`."""
     frame, rows = left_rows(f"{FOLDER}/left.csv"), []
-    for method in frame.index.unique("method"):
-        for model, name in (NAMES | {"mean": "mean", "difference": "difference"}).items():
-            of = frame.loc[method, model]
-            cells = [shown(*of.loc[grid, ["left", "left_low", "left_high"]], sign=False) for grid in GRIDS]
-            last = of.loc[GRIDS[-1]]
-            p = p_shown(corrected[method, model]) if (method, model) in corrected else ""
-            rows.append([f"{method}, {name}", *cells, p, last["verdict"] if model in TOYS else ""])
-    heads = [
-        "points of Pass@K",
-        "GRPO at the full rate",
-        "+ half the rate",
-        "+ a quarter",
-        holm_head(compared),
-        "verdict",
-    ]
-    return table(heads, rows)
+    for key, cells in left_cells(f"{FOLDER}/left.csv", GRIDS).items():
+        judged = [p_shown(corrected[key]), frame.loc[(*key, GRIDS[-1]), "verdict"]] if key in corrected else ["", ""]
+        rows.append([*cells, *judged])
+    heads = ["points of Pass@K", "GRPO at the full rate", "+ half the rate", "+ a quarter"]
+    return table([*heads, f"Holm's p over {compared}", "verdict"], rows)
 
 
 def beside_primary() -> str:

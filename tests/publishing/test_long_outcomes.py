@@ -38,7 +38,7 @@ def published(tmp_path, monkeypatch):
         level = nats * 1.001 ** (nats * seed) * (1 if step < 135 else 0.5 if method == "grpo" else 0.25)
         entropy = {"entropy": level, "clip_fraction": 0.02 * (nats > 0.1)}
         rows.append(of | validation | entropy)
-    folder = tmp_path / "long" / "seeds-240-245"
+    folder = tmp_path / long.FOLDER
     folder.mkdir(parents=True)
     pd.concat(frames).to_parquet(folder / "counts.parquet")
     pd.DataFrame(rows).to_parquet(folder / "metrics.parquet")

@@ -77,7 +77,5 @@ def test_early_stopping_takes_the_earlier_of_two_equal_checkpoints():
 
 def test_holm_covers_the_values_of_all_studies(monkeypatch):
     monkeypatch.setattr(series, "STUDIES", {"one": lambda: {"a": 0.01, "b": 0.04}, "two": lambda: {"c": 0.03}})
-    series.corrected_p.cache_clear()
     assert series.corrected_p("one") == ({"a": pytest.approx(0.03), "b": pytest.approx(0.06)}, 3)
     assert series.corrected_p("two") == ({"c": pytest.approx(0.06)}, 3)
-    series.corrected_p.cache_clear()
