@@ -41,6 +41,16 @@ def test_the_configs_are_those_of_the_protocol():
     assert config("random_mask").method.params.mu == config("clip_b").method.params.mu
 
 
+def test_half_the_learning_rate_is_that_of_the_protocol():
+    rate = config("grpo_half_rate").training.optimizer.learning_rate
+    assert f"GRPO at {1e6 * rate:g}e-6 runs with seeds 0 to {config().seeds.extras - 1}, fp32" in PROTOCOL
+    folder, seeds = ROOT / "experiments" / "smollm2", dict(config().seeds)
+    left, widened = (load_experiment(name, "smollm2", seeds, folder) for name in ("left_rates", "left"))
+    assert {run.seed for run in left.runs} == set(range(5))
+    assert [*left.spec.grids] == ["temperatures", "half the rate", "checkpoints"]
+    assert {run.method for run in left.runs} == {run.method for run in widened.runs} | {"grpo_half_rate"}
+
+
 def test_the_second_task_is_that_of_the_protocol():
     words, first = load_config("smollm2-words", MODEL, "clip_b"), config("clip_b")
     sets, (generator, options) = words.data.sets, next(iter(words.data.train.generators.items()))
