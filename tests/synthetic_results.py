@@ -141,11 +141,13 @@ def write_all(results: Path, seeds: dict[str, int], scale: str = SCALE, names: l
     write_logit_steps(results)
     for name in names or experiment_files(ROOT / "experiments"):
         experiment = load_experiment(name, scale, seeds, ROOT / "experiments")
+        read = set(experiment.input_files(results))
         for run in experiment.runs:
-            if run.metrics_file(results) in experiment.input_files(results):
+            if (metrics := run.metrics_file(results)) in read and not metrics.exists():
                 write_metrics(results, run)
             for dataset, temperature in product(experiment.evaluations, [None, *experiment.temperatures]):
-                write_evaluation(results, run, dataset, temperature=temperature)
+                if not run.evaluation_file(results, dataset, temperature).exists():  # other experiments share the run
+                    write_evaluation(results, run, dataset, temperature=temperature)
 
 
 def draw(name: str, results: Path, seeds: dict[str, int]) -> list[Path]:

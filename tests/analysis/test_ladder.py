@@ -15,7 +15,7 @@ from entropy_dynamics.errors import UserError
 from entropy_dynamics.experiments.load import Run, load_experiment
 from entropy_dynamics.figures.draw import DRAW
 from entropy_dynamics.results.files import write_json
-from synthetic_results import DATASETS, RUNGS, SCALE, model_facts, write_all, write_evaluation, write_metrics
+from synthetic_results import DATASETS, RUNGS, SCALE, model_facts, write_evaluation, write_metrics, write_models
 
 SEEDS = {"tables": 3, "extras": 5, "pilot": 1}
 SIZES = np.array(list(RUNGS.values()))
@@ -29,7 +29,7 @@ def results_in(folder) -> Results:
 def folder(tmp_path_factory):
     """All methods but GRPO solve 10 % more of the problems per decade of parameters, each with half of the samples."""
     folder = tmp_path_factory.mktemp("ladder")
-    write_all(folder / SCALE, SEEDS, names=["ladder"])
+    write_models(folder / SCALE)
     for (model, size), seed in ((rung, seed) for rung in RUNGS.items() for seed in range(SEEDS["extras"])):
         for method in ("grpo", "clip_b", "clip_v", "entropy_bonus"):
             run = Run(model, method, seed)

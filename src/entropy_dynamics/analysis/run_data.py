@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+import scipy  # imports scipy.special when it is first used
 from jaxtyping import Float, Int
 from pydantic import BaseModel, ConfigDict
 
@@ -124,17 +125,24 @@ def _votes(table: pa.Table, problem: np.ndarray, problems: int, k: int) -> dict[
     """Scores by the answers to each problem. Samples without a readable answer have no vote."""
     if _share(table["answer"], "") == 1:  # restored from counts
         return dict.fromkeys(("majority", "unique", "answer_entropy"), np.full(problems, np.nan))
-    frame = table.select(["answer", "correct"]).to_pandas().assign(problem=problem)
-    votes = frame.groupby(["problem", "answer"])["correct"].agg(["size", "max"])
-    right = votes.loc[votes["max"].astype(bool), "size"]
-    share = right / right.groupby("problem").transform("sum")
-    first = votes["size"] == votes.groupby("problem")["size"].transform("max")
-    found = {
-        "majority": votes[first].groupby("problem")["max"].mean(),
-        "unique": votes.groupby("problem")["max"].sum() / k,
-        "answer_entropy": -(share * np.log(share)).groupby("problem").sum() / np.log(max(k, 2)),
+    answers = table["answer"].combine_chunks().dictionary_encode()
+    readable = answers.is_valid().to_numpy(zero_copy_only=False)
+    pairs = problem[readable] * len(answers.dictionary) + answers.indices.drop_null().to_numpy()
+    different, pair, size = np.unique(pairs, return_inverse=True, return_counts=True)
+    of = different // max(len(answers.dictionary), 1)  # the problem of each different answer
+    right = size * (np.bincount(pair, table["correct"].to_numpy()[readable], len(size)) > 0)
+    most = np.zeros(problems)
+    np.maximum.at(most, of, size)
+
+    def total(weights: np.ndarray) -> np.ndarray:
+        return np.bincount(of, weights, problems)
+
+    first, shares = size == most[of], right / np.maximum(total(right), 1)[of]
+    return {
+        "majority": total(first & (right > 0)) / np.maximum(total(first), 1),
+        "unique": total(right > 0) / k,
+        "answer_entropy": total(scipy.special.entr(shares)) / np.log(max(k, 2)),
     }
-    return {name: column.reindex(range(problems), fill_value=0).to_numpy(float) for name, column in found.items()}
 
 
 def final_means(curves: Iterable[np.ndarray]) -> Float[np.ndarray, " run"]:
@@ -155,7 +163,9 @@ class Results:
     """null: the scale's `experiments_folder`."""
     origin: Path | None = None
     """results/<scale>, if `root` is a copy that must say the same, as in `verify`."""
-    _counted: dict[Path, Samples] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _counted: dict[tuple[Run, str, float | None], Samples] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @property
     def layout(self) -> Layout:
@@ -250,10 +260,10 @@ class Results:
 
     def samples(self, run: Run, dataset: str, temperature: float | None = None) -> Samples:
         """The counts of a run on a data set. Cached, as many claims read the same file."""
-        path = self.evaluation_file(run, dataset, temperature)
-        if path not in self._counted:
-            self._counted[path] = self._count(path)
-        return self._counted[path]
+        key = run, dataset, temperature
+        if key not in self._counted:
+            self._counted[key] = self._count(self.evaluation_file(*key))
+        return self._counted[key]
 
     def _count(self, path: Path) -> Samples:
         """Through Arrow, as some commands read thousands of small files."""
