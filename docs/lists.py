@@ -18,6 +18,7 @@ from pydantic import BaseModel
 
 import doses
 import effects
+import length
 import long
 import rates
 import series
@@ -37,7 +38,7 @@ from entropy_dynamics.results.files import read_json
 
 EXPERIMENTS = Path("experiments")
 PART = re.compile(r"(<!-- (\w+): python docs/lists.py -->\n).*?(<!-- end -->)", re.DOTALL)
-RECORDS = [REFERENCE / name / "README.md" for name in ("stale", "laptop/controls", "rates", "long")]
+RECORDS = [REFERENCE / name / "README.md" for name in ("stale", "laptop/controls", "rates", "long", "length")]
 DOCS = [*sorted(Path("docs").glob("*.md")), *sorted(REFERENCE.glob("*.md")), *RECORDS]
 PAGES = [Path("README.md"), EXPERIMENTS / "README.md", *DOCS]
 COMMON = ("help", "scale", "results", "set")  # options that the page of the command line names once
@@ -83,6 +84,9 @@ def written(page: Path) -> str:
         "long_memory": long.memory,
         "long_entropies": long.entropies,
         "long_fall": long.further_fall,
+        "length": lambda: length.primary(*series.corrected_p("length")),
+        "length_kept": length.what_is_kept,
+        "length_arms": length.arms,
         "carried": doses.most_negative,
         "kept": doses.dropped_and_kept,
         "commands": commands,

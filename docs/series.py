@@ -5,12 +5,17 @@ from typing import Any
 
 import numpy as np
 
+import length
 import long
 import rates
 from entropy_dynamics.analysis.statistics import holm
 
 # Those that have run.
-STUDIES: dict[str, Callable[[], Mapping[Any, float]]] = {"rates": rates.p_values, "long": long.p_values}
+STUDIES: dict[str, Callable[[], Mapping[Any, float]]] = {
+    "rates": rates.p_values,
+    "long": long.p_values,
+    "length": length.p_values,
+}
 
 
 def corrected_p(study: str) -> tuple[dict[Any, float], int]:

@@ -15,7 +15,7 @@ from conftest import ROOT, SETS
 NUMBER = r"\d[\d,]*(?:\.\d+)?"
 UNIT = r" ?%| points?\b| nats\b| [GM]iB\b| s\b|x\b| tokens per| (?:claims|verdicts)\b"
 MEASURED = re.compile(rf"(?<![-\d.,{{]){NUMBER}(?:(?: to| and| or) {NUMBER})?(?:{UNIT})")
-BESIDE = ("smollm2", "smollm2-gpu", "laptop/methods", "laptop/controls", "share", "stale", "rates")
+BESIDE = ("smollm2", "smollm2-gpu", "laptop/methods", "laptop/controls", "share", "stale", "rates", "length")
 RECORDS = [f"docs/reference/{name}/README.md" for name in BESIDE]  # beside their runs
 WRITTEN = [page for page in PAGES if str(page.relative_to(ROOT)) not in RECORDS]
 LAPTOP = ("laptop/paper/seeds-0-4", "laptop/paper/seeds-50-54")
