@@ -16,13 +16,6 @@ from typing import Any, get_args
 import pandas as pd
 from pydantic import BaseModel
 
-import doses
-import effects
-import length
-import long
-import rates
-import series
-from effects import REFERENCE, table
 from entropy_dynamics.analysis.claims_json import verdicts_of
 from entropy_dynamics.analysis.published_runs import RUN, PublishedRun, read_run
 from entropy_dynamics.analysis.replication import agreeing_had_second_found, detectable_by_unit, replicates
@@ -35,6 +28,8 @@ from entropy_dynamics.publishing.restore import MODELS
 from entropy_dynamics.report.fill import markdown
 from entropy_dynamics.report.summary import verdict_counts
 from entropy_dynamics.results.files import read_json
+from tables import doses, effects, length, long, rates, series
+from tables.effects import REFERENCE, table
 
 EXPERIMENTS = Path("experiments")
 PART = re.compile(r"(<!-- (\w+): python docs/lists.py -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -71,6 +66,7 @@ def written(page: Path) -> str:
         "stale": effects.stale_rollouts,
         "kl": effects.kl_term,
         "positive": effects.placebo_of_clip_cov,
+        "half": effects.smollm2_at_half_the_rate,
         "rates": lambda: rates.primary(*series.corrected_p("rates")),
         "beside": rates.beside_primary,
         "progress": rates.progress,

@@ -12,10 +12,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import doses
-import effects
 import lists
 from conftest import ROOT
+from tables import doses, effects
 
 WRITTEN = [page for page in lists.PAGES if lists.PART.search((ROOT / page).read_text(encoding="utf-8"))]
 
@@ -131,7 +130,7 @@ def test_a_decision_names_a_place_that_exists():
 # ---------------------------------------------------------------- hooks of the site
 @pytest.fixture(scope="module")
 def on_page_content():
-    return runpy.run_path(str(ROOT / "docs" / "wide_tables.py"))["on_page_content"]
+    return runpy.run_path(str(ROOT / "docs" / "hooks" / "wide_tables.py"))["on_page_content"]
 
 
 def table(columns: int) -> str:
@@ -152,7 +151,7 @@ def test_the_cells_of_a_wide_table_carry_the_names_of_their_columns(on_page_cont
 
 
 def test_the_front_page_is_the_readme_with_its_links_from_docs():
-    hook = runpy.run_path(str(ROOT / "docs" / "front_page.py"))["on_page_markdown"]
+    hook = runpy.run_path(str(ROOT / "docs" / "hooks" / "front_page.py"))["on_page_markdown"]
     config = {"config_file_path": str(ROOT / "mkdocs.yml")}
 
     def shown(name: str) -> str:
@@ -181,7 +180,7 @@ def equation():
         with pytest.MonkeyPatch.context() as patch:
             patch.setitem(sys.modules, "latex2mathml", types.ModuleType("latex2mathml"))
             patch.setitem(sys.modules, "latex2mathml.converter", converter)
-            hook = runpy.run_path(str(ROOT / "docs" / "equations.py"))["on_page_content"]
+            hook = runpy.run_path(str(ROOT / "docs" / "hooks" / "equations.py"))["on_page_content"]
         return hook(r'<span class="arithmatex">\(x\)</span>')
 
     return shown

@@ -7,8 +7,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-import effects
-import length
+from tables import effects, length
 
 SLOPE = 0.3  # log ratio of entropies for a dose e times as high
 SEEDS = range(260, 272)

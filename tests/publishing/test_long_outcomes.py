@@ -8,10 +8,9 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-import effects
-import long
 from conftest import ROOT
 from entropy_dynamics.analysis.statistics import Interval, mean_interval
+from tables import effects, long
 
 SETS, SEEDS, PROBLEMS, K = ("aime24", "aime25", "dapo500"), range(240, 246), 20, 20
 SIDES = {1: "clip_v", -1: "grpo"}

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-import length
 from conftest import ROOT
 from entropy_dynamics.analysis.envelope import RESAMPLES
 from entropy_dynamics.config import load_config
 from entropy_dynamics.experiments.load import load_experiment
+from tables import length
 
 TEXT = (ROOT / "docs" / "protocol-length.md").read_text()
 MODEL = "qwen2.5-7b-instruct"

@@ -7,10 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import rates
-import series
 from conftest import ROOT
 from entropy_dynamics.analysis.envelope import left
+from tables import rates, series
 
 FOLDER = ROOT / "docs" / "reference" / rates.FOLDER
 MODELS, SETS = ("qwen2.5-7b-instruct", "qwen3-4b-base"), ("aime24", "aime25", "dapo500")

@@ -3,7 +3,8 @@
 import numpy as np
 import pandas as pd
 
-from effects import (
+from entropy_dynamics.analysis.statistics import Interval, mean_interval, score_interval
+from tables.effects import (
     CLIPPING,
     NAMES,
     REFERENCE,
@@ -17,7 +18,6 @@ from effects import (
     shown_interval,
     table,
 )
-from entropy_dynamics.analysis.statistics import Interval, mean_interval, score_interval
 
 FOLDER = "long/seeds-240-255"
 STEPS = (30, 50, 70, 90, 110, 130, 140, 150)

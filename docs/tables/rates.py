@@ -7,7 +7,9 @@ import pandas as pd
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from effects import (
+from entropy_dynamics.analysis.envelope import envelope, resampled_seeds
+from entropy_dynamics.analysis.statistics import mean_interval, t_quantile
+from tables.effects import (
     CLIPPING,
     MINUS,
     NAMES,
@@ -24,8 +26,6 @@ from effects import (
     shown_interval,
     table,
 )
-from entropy_dynamics.analysis.envelope import envelope, resampled_seeds
-from entropy_dynamics.analysis.statistics import mean_interval, t_quantile
 
 FOLDER = "rates/seeds-200-223"
 GRIDS = ("the full rate", "half", "a quarter")

@@ -25,7 +25,7 @@ from entropy_dynamics.analysis.statistics import (
 )
 
 REFERENCE = Path("docs/reference")
-TOYS = ("qwen2.5-7b-instruct", "qwen3-4b-base")
+TOYS, SMOLLM2 = ("qwen2.5-7b-instruct", "qwen3-4b-base"), "smollm2-135m-instruct"
 SETS = ("aime24", "aime25", "dapo500")
 NAMES = dict(zip(TOYS, ("toy Qwen2", "toy Qwen3"), strict=True))
 MINUS = "\N{MINUS SIGN}"
@@ -101,18 +101,20 @@ def gains() -> str:
 
 
 @cache
-def counts_of(folder: str, at: float = 0.7) -> dict[str, pd.DataFrame]:
+def counts_of(folder: str, at: float = 0.7, sets: tuple[str, ...] = SETS) -> dict[str, pd.DataFrame]:
     """The counts of each method at a temperature on the evaluation sets."""
-    wanted = [("dataset", "in", SETS), ("temperature", ">", at - 0.01), ("temperature", "<", at + 0.01)]
+    wanted = [("dataset", "in", sets), ("temperature", ">", at - 0.01), ("temperature", "<", at + 0.01)]
     frame = pd.read_parquet(REFERENCE / folder / "counts.parquet", filters=wanted)
     return dict(iter(frame.groupby("method", observed=True)))
 
 
 @cache
-def samples_of(folder: str, method: str, model: str, at: float) -> dict[int, dict[str, Samples]]:
+def samples_of(
+    folder: str, method: str, model: str, at: float, sets: tuple[str, ...] = SETS
+) -> dict[int, dict[str, Samples]]:
     """By seed and data set."""
     samples: dict[int, dict[str, Samples]] = {}
-    frame = counts_of(folder, at).get(method, pd.DataFrame(columns=["model", "seed", "dataset"]))
+    frame = counts_of(folder, at, sets).get(method, pd.DataFrame(columns=["model", "seed", "dataset"]))
     for (seed, dataset), rows in frame[frame["model"] == model].groupby(["seed", "dataset"], observed=True):
         of = Samples("", rows["correct"].to_numpy(), int(rows["samples"].iloc[0]), *[np.nan] * 5)
         samples.setdefault(seed, {})[dataset] = of
@@ -120,7 +122,13 @@ def samples_of(folder: str, method: str, model: str, at: float) -> dict[int, dic
 
 
 def differences(
-    folders: list[str], metric: str, plus: Arms, minus: Arms, models: tuple[str, ...], at: float = 0.7
+    folders: list[str],
+    metric: str,
+    plus: Arms,
+    minus: Arms,
+    models: tuple[str, ...],
+    at: float = 0.7,
+    sets: tuple[str, ...] = SETS,
 ) -> tuple[list[int], list[Scores]]:
     """The seeds of all folders, and the columns of a difference in a score over the evaluation sets and models."""
     sides = [(sign, (of,) if isinstance(of, str) else of) for sign, of in ((1, plus), (-1, minus))]
@@ -128,9 +136,9 @@ def differences(
     weights = {(model, method): share / len(models) for model in models for share, method in every}
     samples: dict[tuple[str, str], dict[int, dict[str, Samples]]] = {arm: {} for arm in weights}
     for (model, method), folder in product(weights, folders):
-        samples[model, method] |= samples_of(folder, method, model, at)
+        samples[model, method] |= samples_of(folder, method, model, at, sets)
     seeds = shared_seeds(samples)
-    return seeds, score_columns(samples, weights, metric, dict.fromkeys(SETS, 1 / len(SETS))) if seeds else []
+    return seeds, score_columns(samples, weights, metric, dict.fromkeys(sets, 1 / len(sets))) if seeds else []
 
 
 def gain(
@@ -337,6 +345,26 @@ def entropy_ratios(folder: str, arms: dict[str, str], head: str) -> str:
             shares = [f"{dropped[model, arm]:.1f}" for model in TOYS]
         rows.append([label, *ratios, *shares])
     return table([head, *(f"{what}, {name}" for what in ("log ratio", "dropped, %") for name in NAMES.values())], rows)
+
+
+def smollm2_at_half_the_rate() -> str:
+    """GRPO of SmolLM2 at half the learning rate, and what is left of clipping's gains on its seeds."""
+    folder, sets = "smollm2/seeds-0-7", ("countdown3", "countdown4")
+    ends = np.log(at_the_end(folder, ["entropy"])["entropy"]).unstack("method")[["grpo_half_rate", "grpo"]].dropna()
+    ratio = mean_interval((ends["grpo_half_rate"] - ends["grpo"]).to_numpy())
+    rows = [["half the rate minus GRPO: entropy, log ratio", shown_interval(ratio, 2)]]
+    for name, metric in (("Pass@16", "pass"), ("Avg@16", "avg")):
+        _, columns = differences([folder], metric, "grpo_half_rate", "grpo", (SMOLLM2,), sets=sets)
+        difference = score_interval(columns, mean_interval).times(100)
+        rows.append([f"half the rate minus GRPO: {name}, points", shown_interval(difference)])
+    found = left_rows(f"{folder}/figures/left_rates.csv")
+    for method, label in CLIPPING.items():
+        over = f"{label}'s Pass@16 left over GRPO's temperatures"
+        for grid in ("temperatures", "half the rate", "checkpoints"):
+            over += f" + {grid}" * (grid != "temperatures")
+            left = found.loc[(method, SMOLLM2, grid), ["left", "left_low", "left_high"]]
+            rows.append([f"{over}, points", shown(*left, sign=False)])
+    return table(["SmolLM2, seeds 0 to 4", "estimate"], rows)
 
 
 def beside(folder: str, heads: list[str], pairs: dict[tuple[str, ...], tuple[str, str, str]]) -> str:

@@ -5,9 +5,9 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from effects import REFERENCE, at_the_end, p_shown, p_value, shown, shown_interval, table
 from entropy_dynamics.analysis.envelope import resampled_seeds
 from entropy_dynamics.analysis.statistics import mean_interval, t_quantile
+from tables.effects import REFERENCE, at_the_end, p_shown, p_value, shown, shown_interval, table
 
 SCALES = {"one problem": "length-one", "six problems": "length"}
 SHARES = {"0.1 %": 0.001, "0.3 %": 0.003, "1 %": 0.01}

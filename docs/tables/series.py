@@ -5,10 +5,8 @@ from typing import Any
 
 import numpy as np
 
-import length
-import long
-import rates
 from entropy_dynamics.analysis.statistics import holm
+from tables import length, long, rates
 
 # Those that have run.
 STUDIES: dict[str, Callable[[], Mapping[Any, float]]] = {

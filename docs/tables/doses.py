@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from effects import MINUS, NAMES, REFERENCE, at_the_end, table
+from tables.effects import MINUS, NAMES, REFERENCE, at_the_end, table
 
 SHARES = (0.1, 0.3, 1.0, 3.0)  # per cent of the tokens
 MODELS = NAMES | {"smollm2-135m-instruct": "SmolLM2"}
