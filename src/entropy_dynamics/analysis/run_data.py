@@ -163,7 +163,7 @@ class Results:
     """null: the scale's `experiments_folder`."""
     origin: Path | None = None
     """results/<scale>, if `root` is a copy that must say the same, as in `verify`."""
-    _counted: dict[tuple[Run, str, float | None], Samples] = field(
+    _counted: dict[tuple[tuple[str, str, int], str, float | None], Samples] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
@@ -260,9 +260,9 @@ class Results:
 
     def samples(self, run: Run, dataset: str, temperature: float | None = None) -> Samples:
         """The counts of a run on a data set. Cached, as many claims read the same file."""
-        key = run, dataset, temperature
+        key = run.path, dataset, temperature
         if key not in self._counted:
-            self._counted[key] = self._count(self.evaluation_file(*key))
+            self._counted[key] = self._count(self.evaluation_file(run, dataset, temperature))
         return self._counted[key]
 
     def _count(self, path: Path) -> Samples:
