@@ -12,7 +12,7 @@ CHECK_PYTHON = @$(PYTHON) -c "import sys; v = sys.version_info[:2]; (3, 11) <= v
     sys.exit('error: $(PYTHON) is Python %d.%d; 3.11, 3.12 or 3.13 is needed, such as: make PYTHON=python3.12' % v)"
 PYTEST ?= $(BIN)/python -m pytest
 # Tests write and flush thousands of small files, and execute some: in memory, where that is allowed and 4 GB are free.
-IN_MEMORY = $(shell grep -q ' /dev/shm .*noexec' /proc/mounts || df --output=avail /dev/shm 2> /dev/null | awk 'NR == 2 && $$1 > 4e6 {print "/dev/shm"}')
+IN_MEMORY = $(shell grep -qs ' /dev/shm .*noexec' /proc/mounts || df --output=avail /dev/shm 2> /dev/null | awk 'NR == 2 && $$1 > 4e6 {print "/dev/shm"}')
 TRL_MAIN := https://github.com/huggingface/trl.git
 
 .PHONY: reproduce smoke smollm2 rehearsal workflow-report docs notebooks test test-pretrained test-slurm test-vllm test-integrations test-trainer-sources test-trl-main test-long gpu-check lock audit lint clean

@@ -67,6 +67,7 @@ def written(page: Path) -> str:
         "kl": effects.kl_term,
         "positive": effects.placebo_of_clip_cov,
         "half": effects.smollm2_at_half_the_rate,
+        "half_left": effects.smollm2_left,
         "rates": lambda: rates.primary(*series.corrected_p("rates")),
         "beside": rates.beside_primary,
         "progress": rates.progress,

@@ -3,12 +3,11 @@
 import numpy as np
 import pandas as pd
 
-from tables.effects import MINUS, NAMES, REFERENCE, at_the_end, table
+from tables.effects import MINUS, NAMES, REFERENCE, SMOLLM2, SMOLLM2_RUNS, at_the_end, table
 
 SHARES = (0.1, 0.3, 1.0, 3.0)  # per cent of the tokens
-MODELS = NAMES | {"smollm2-135m-instruct": "SmolLM2"}
+MODELS = NAMES | {SMOLLM2: "SmolLM2"}
 SIZES = {"laptop": "0.1 M", "desk": "1 M", "smollm2": "135 M"}
-SMOLLM2 = "smollm2/seeds-0-7"
 
 
 def carried(centered: np.ndarray, percent: float) -> float:
@@ -19,7 +18,9 @@ def carried(centered: np.ndarray, percent: float) -> float:
 
 def samples() -> pd.DataFrame:
     """GRPO's published token samples, a row per response."""
-    smollm2 = pd.read_parquet(REFERENCE / SMOLLM2 / "tokens.parquet").query("method == 'grpo'").assign(scale="smollm2")
+    smollm2 = (
+        pd.read_parquet(REFERENCE / SMOLLM2_RUNS / "tokens.parquet").query("method == 'grpo'").assign(scale="smollm2")
+    )
     return pd.concat([pd.read_parquet(REFERENCE / "tokens.parquet"), smollm2])
 
 
@@ -58,8 +59,10 @@ def strengths() -> dict[str, pd.DataFrame]:
         runs = pd.read_csv(REFERENCE / folder / "figures/strength.csv")  # GRPO has the seeds of all
         grpo = runs.loc[runs["run"] == "grpo", "entropy"].item()
         found[scale] = runs[runs["run"] != "grpo"].assign(log_ratio=lambda of, by=grpo: np.log(of["entropy"] / by))
-    [(model, ends)] = at_the_end(SMOLLM2, ["entropy"])["entropy"].groupby("model")
-    dropped = 100 * pd.read_parquet(REFERENCE / SMOLLM2 / "metrics.parquet").groupby("method")["clip_fraction"].mean()
+    [(model, ends)] = at_the_end(SMOLLM2_RUNS, ["entropy"])["entropy"].groupby("model")
+    dropped = (
+        100 * pd.read_parquet(REFERENCE / SMOLLM2_RUNS / "metrics.parquet").groupby("method")["clip_fraction"].mean()
+    )
     rows = []
     for run in ("clip_v@mu=8.5,max_frac=0.0001", "clip_b@mu=2.5", "clip_b", "clip_v"):
         own = ends[model, run]

@@ -26,7 +26,7 @@ from entropy_dynamics.analysis.statistics import (
 
 REFERENCE = Path("docs/reference")
 TOYS, SMOLLM2 = ("qwen2.5-7b-instruct", "qwen3-4b-base"), "smollm2-135m-instruct"
-SETS = ("aime24", "aime25", "dapo500")
+SMOLLM2_RUNS = "smollm2/seeds-0-7"
 NAMES = dict(zip(TOYS, ("toy Qwen2", "toy Qwen3"), strict=True))
 MINUS = "\N{MINUS SIGN}"
 Arms = str | tuple[str, ...]
@@ -88,7 +88,7 @@ def of_claim(name: str, claim: str, decimals: int = 1) -> str:
 
 def gains() -> str:
     """The main comparison: the paper's gains over GRPO and ours."""
-    pooled = ["laptop/paper/pooled", "desk/paper/pooled", "smollm2/seeds-0-7"]
+    pooled = ["laptop/paper/pooled", "desk/paper/pooled", SMOLLM2_RUNS]
     rows = []
     for metric, name in (("pass", "Pass@K"), ("avg", "Avg@K")):
         for method, label in CLIPPING.items():
@@ -101,20 +101,18 @@ def gains() -> str:
 
 
 @cache
-def counts_of(folder: str, at: float = 0.7, sets: tuple[str, ...] = SETS) -> dict[str, pd.DataFrame]:
+def counts_of(folder: str, at: float = 0.7) -> dict[str, pd.DataFrame]:
     """The counts of each method at a temperature on the evaluation sets."""
-    wanted = [("dataset", "in", sets), ("temperature", ">", at - 0.01), ("temperature", "<", at + 0.01)]
+    wanted = [("dataset", "!=", "validation"), ("temperature", ">", at - 0.01), ("temperature", "<", at + 0.01)]
     frame = pd.read_parquet(REFERENCE / folder / "counts.parquet", filters=wanted)
     return dict(iter(frame.groupby("method", observed=True)))
 
 
 @cache
-def samples_of(
-    folder: str, method: str, model: str, at: float, sets: tuple[str, ...] = SETS
-) -> dict[int, dict[str, Samples]]:
+def samples_of(folder: str, method: str, model: str, at: float) -> dict[int, dict[str, Samples]]:
     """By seed and data set."""
     samples: dict[int, dict[str, Samples]] = {}
-    frame = counts_of(folder, at, sets).get(method, pd.DataFrame(columns=["model", "seed", "dataset"]))
+    frame = counts_of(folder, at).get(method, pd.DataFrame(columns=["model", "seed", "dataset"]))
     for (seed, dataset), rows in frame[frame["model"] == model].groupby(["seed", "dataset"], observed=True):
         of = Samples("", rows["correct"].to_numpy(), int(rows["samples"].iloc[0]), *[np.nan] * 5)
         samples.setdefault(seed, {})[dataset] = of
@@ -122,13 +120,7 @@ def samples_of(
 
 
 def differences(
-    folders: list[str],
-    metric: str,
-    plus: Arms,
-    minus: Arms,
-    models: tuple[str, ...],
-    at: float = 0.7,
-    sets: tuple[str, ...] = SETS,
+    folders: list[str], metric: str, plus: Arms, minus: Arms, models: tuple[str, ...], at: float = 0.7
 ) -> tuple[list[int], list[Scores]]:
     """The seeds of all folders, and the columns of a difference in a score over the evaluation sets and models."""
     sides = [(sign, (of,) if isinstance(of, str) else of) for sign, of in ((1, plus), (-1, minus))]
@@ -136,9 +128,11 @@ def differences(
     weights = {(model, method): share / len(models) for model in models for share, method in every}
     samples: dict[tuple[str, str], dict[int, dict[str, Samples]]] = {arm: {} for arm in weights}
     for (model, method), folder in product(weights, folders):
-        samples[model, method] |= samples_of(folder, method, model, at, sets)
-    seeds = shared_seeds(samples)
-    return seeds, score_columns(samples, weights, metric, dict.fromkeys(sets, 1 / len(sets))) if seeds else []
+        samples[model, method] |= samples_of(folder, method, model, at)
+    if not (seeds := shared_seeds(samples)):
+        return [], []
+    sets = next(iter(samples.values()))[seeds[0]]
+    return seeds, score_columns(samples, weights, metric, dict.fromkeys(sets, 1 / len(sets)))
 
 
 def gain(
@@ -348,23 +342,31 @@ def entropy_ratios(folder: str, arms: dict[str, str], head: str) -> str:
 
 
 def smollm2_at_half_the_rate() -> str:
-    """GRPO of SmolLM2 at half the learning rate, and what is left of clipping's gains on its seeds."""
-    folder, sets = "smollm2/seeds-0-7", ("countdown3", "countdown4")
-    ends = np.log(at_the_end(folder, ["entropy"])["entropy"]).unstack("method")[["grpo_half_rate", "grpo"]].dropna()
-    ratio = mean_interval((ends["grpo_half_rate"] - ends["grpo"]).to_numpy())
-    rows = [["half the rate minus GRPO: entropy, log ratio", shown_interval(ratio, 2)]]
-    for name, metric in (("Pass@16", "pass"), ("Avg@16", "avg")):
-        _, columns = differences([folder], metric, "grpo_half_rate", "grpo", (SMOLLM2,), sets=sets)
-        difference = score_interval(columns, mean_interval).times(100)
-        rows.append([f"half the rate minus GRPO: {name}, points", shown_interval(difference)])
-    found = left_rows(f"{folder}/figures/left_rates.csv")
-    for method, label in CLIPPING.items():
-        over = f"{label}'s Pass@16 left over GRPO's temperatures"
-        for grid in ("temperatures", "half the rate", "checkpoints"):
-            over += f" + {grid}" * (grid != "temperatures")
-            left = found.loc[(method, SMOLLM2, grid), ["left", "left_low", "left_high"]]
-            rows.append([f"{over}, points", shown(*left, sign=False)])
-    return table(["SmolLM2, seeds 0 to 4", "estimate"], rows)
+    """SmolLM2's GRPO at half the learning rate, and clipping on the same seeds, minus GRPO."""
+    arms = {"GRPO, half the rate": "grpo_half_rate", **{label: method for method, label in CLIPPING.items()}}
+    ends = np.log(at_the_end(SMOLLM2_RUNS, ["entropy"])["entropy"]).unstack("method").dropna(subset="grpo_half_rate")
+    of_seeds = ends.index.get_level_values("seed")
+    rows = []
+    for label, arm in arms.items():
+        cells = [shown_interval(mean_interval((ends[arm] - ends["grpo"]).to_numpy()), 2)]
+        for metric in ("pass", "avg"):
+            seeds, columns = differences([SMOLLM2_RUNS], metric, arm, "grpo", (SMOLLM2,))
+            same = [column[np.isin(seeds, of_seeds)] for column in columns]
+            cells.append(shown_interval(score_interval(same, mean_interval).times(100)))
+        rows.append([label, *cells])
+    return table(["minus GRPO, seeds 0 to 4", "entropy, log ratio", "Pass@16, points", "Avg@16, points"], rows)
+
+
+def smollm2_left() -> str:
+    """What is left of SmolLM2's gains over GRPO's envelope, with half the learning rate, on its seeds."""
+    frame = left_rows(f"{SMOLLM2_RUNS}/figures/left_rates.csv")
+    grids, columns = ("temperatures", "half the rate", "checkpoints"), ["left", "left_low", "left_high"]
+    rows = [
+        [label, *(shown(*frame.loc[(method, SMOLLM2, grid), columns], sign=False) for grid in grids)]
+        for method, label in CLIPPING.items()
+    ]
+    heads = ["Pass@16 left, points", "GRPO's temperatures", "+ half the rate, at most", "+ checkpoints, at most"]
+    return table(heads, rows)
 
 
 def beside(folder: str, heads: list[str], pairs: dict[tuple[str, ...], tuple[str, str, str]]) -> str:

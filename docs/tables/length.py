@@ -10,6 +10,7 @@ from entropy_dynamics.analysis.statistics import mean_interval, t_quantile
 from tables.effects import REFERENCE, at_the_end, p_shown, p_value, shown, shown_interval, table
 
 SCALES = {"one problem": "length-one", "six problems": "length"}
+SEEDS = "seeds-260-271"
 SHARES = {"0.1 %": 0.001, "0.3 %": 0.003, "1 %": 0.01}
 ARMS = {"GRPO": "grpo"} | {f"Clip_B, {dose}": f"clip_b@share={share}" for dose, share in SHARES.items()}
 ALIKE = (0.5, 2.0)  # a ratio of doses
@@ -24,15 +25,10 @@ class Kept(NamedTuple):
     """Log ratios of entropies to GRPO: [share, seed]."""
 
 
-def folder(scale: str) -> str:
-    """The published seeds, below docs/reference."""
-    return str(next((REFERENCE / scale).glob("seeds-260-*")).relative_to(REFERENCE))
-
-
 def ends(scale: str) -> pd.DataFrame:
     """Means over the last tenth of the steps: a row per seed with all arms, columns by metric and arm."""
     return (
-        at_the_end(folder(scale), ["entropy", "response_length", "accuracy"])
+        at_the_end(f"{scale}/{SEEDS}", ["entropy", "response_length", "accuracy"])
         .droplevel("model")
         .unstack("method")
         .dropna()
@@ -41,7 +37,7 @@ def ends(scale: str) -> pd.DataFrame:
 
 def dropped(scale: str) -> pd.Series:
     """The share of tokens that each arm dropped, mean over all steps and seeds."""
-    return pd.read_parquet(REFERENCE / folder(scale) / "metrics.parquet").groupby("method")["clip_fraction"].mean()
+    return pd.read_parquet(REFERENCE / scale / SEEDS / "metrics.parquet").groupby("method")["clip_fraction"].mean()
 
 
 def kept(scale: str) -> Kept:

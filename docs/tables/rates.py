@@ -14,7 +14,6 @@ from tables.effects import (
     MINUS,
     NAMES,
     REFERENCE,
-    SETS,
     TOYS,
     entropy_ratios,
     gain,
@@ -27,6 +26,7 @@ from tables.effects import (
     table,
 )
 
+SETS = ("aime24", "aime25", "dapo500")
 FOLDER = "rates/seeds-200-223"
 GRIDS = ("the full rate", "half", "a quarter")
 STEPS = (10, 20, 30, 40, 50)

@@ -36,10 +36,10 @@ def test_a_point_with_less_avg_and_less_pass_is_not_mixed():
 
 @pytest.mark.filterwarnings("error")
 def test_the_envelope_is_the_highest_of_all_mixtures():
-    """By trying all pairs, also with ties."""
+    """By trying all pairs, also with ties, between points and with the Avg@K that is asked for."""
     rng = np.random.default_rng(0)
     avg, passed = rng.integers(0, 30, (2, 300, 12)).astype(float)
-    at = rng.uniform(0, 32, 300)
+    at = rng.integers(0, 64, 300) / 2
     found = envelope(at, avg, passed)
     for place, target in enumerate(at):
         x, y = avg[place], passed[place]

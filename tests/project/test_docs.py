@@ -71,7 +71,7 @@ def test_all_runs_together_weigh_seeds_alike(tmp_path, monkeypatch):
         rows = [
             {"model": model, "method": method, "seed": seed, "temperature": np.float32(at), "dataset": name}
             | {"problem": 0, "correct": (gain if method == "clip_v" else 0), "samples": 4}
-            for model, name, at in product(effects.TOYS, effects.SETS, (0.0, 0.7))
+            for model, name, at in product(effects.TOYS, ("aime24", "aime25", "dapo500"), (0.0, 0.7))
             for method, (seed, gain) in product(("grpo", "clip_b", "clip_v"), gains.items())
         ]
         (tmp_path / folder).mkdir(parents=True)

@@ -93,11 +93,12 @@ def test_published_runs_are_those_of_the_protocol():
     metrics, counts = (pd.read_parquet(PUBLISHED / f"{name}.parquet") for name in ("metrics", "counts"))
     seeds = dict(config().seeds)
     frontier = load_experiment("frontier", "smollm2", seeds, ROOT / "experiments" / "smollm2").runs
-    planned = {run.method: set() for run in frontier} | {"clip_b@mu=2.5": set(), "clip_v@mu=8.5,max_frac=0.0001": set()}
-    planned["grpo_half_rate"] = set()
+    planned = {run.method for run in frontier} | {"clip_b@mu=2.5", "clip_v@mu=8.5,max_frac=0.0001", "grpo_half_rate"}
     ran = metrics.groupby(["method", "seed"])
-    assert set(metrics["method"]) <= planned.keys() - {"base"}
+    assert set(metrics["method"]) <= planned - {"base"}
     assert set(metrics["seed"]) <= set(range(seeds["tables"]))
+    for frame in (metrics, counts):
+        assert set(frame.loc[frame["method"] == "grpo_half_rate", "seed"]) == set(range(seeds["extras"]))
     for (method, seed), rows in ran:
         steps = int(method.partition("steps=")[2] or config().training.steps)
         assert rows["step"].tolist() == list(range(steps)), (method, seed)

@@ -22,9 +22,11 @@ FOLDERS = {
     "0.1 M": ("laptop/controls/seeds-0-4", "laptop/controls/seeds-50-54-path"),
     "1 M": ("desk/controls/seeds-0-7", "desk/controls/seeds-50-57"),
     "SmolLM2": ("smollm2/seeds-0-7",),
+    "SmolLM2, seeds 0 to 4": ("smollm2/seeds-0-7",),
 }
 PATH = ("grpo", *(f"grpo@training.steps={step}" for step in (10, 20, 30, 40)))
 GRIDS = {"temperatures": PATH[:1], "checkpoints": PATH, "half the rate": (*PATH, "grpo_half_rate")}
+GRIDS["temperatures, half"] = ("grpo", "grpo_half_rate")
 
 
 @cache
@@ -32,6 +34,8 @@ def scores(size: str) -> dict[tuple, np.ndarray]:
     """Model, data set, method and temperature -> Avg@K and Pass@K in points, [metric, seed, problem]."""
     frame = pd.concat([pd.read_parquet(ROOT / "docs/reference" / name / "counts.parquet") for name in FOLDERS[size]])
     frame = frame[(frame["temperature"] > 0) & frame["method"].isin([*GRIDS["half the rate"], "clip_b", "clip_v"])]
+    if "seeds" in size:
+        frame = frame[frame["seed"] <= 4]
     frame = frame.sort_values(["seed", "problem"])
     found = {}
     for key, rows in frame.groupby(["model", "dataset", "method", "temperature"]):
@@ -42,7 +46,7 @@ def scores(size: str) -> dict[tuple, np.ndarray]:
 
 
 def of(size: str, method: str, grid: str, models=TOYS, weights=()) -> Left:
-    of_size, sets = scores(size), SETS if size != "SmolLM2" else ("countdown3", "countdown4")
+    of_size, sets = scores(size), ("countdown3", "countdown4") if size.startswith("SmolLM2") else SETS
     columns = []
     for model in models:
         warm = sorted({at for key in of_size if key[:3] == (model, sets[0], "grpo") for at in key[3:]})
@@ -127,6 +131,19 @@ def test_smollm2(method, grid, expected, here, spare):
     assert here is None or found.on_these_problems == pytest.approx(here, abs=NOISE)
     assert found.spare == pytest.approx(spare, abs=0.06)
     assert found.verdict() == "undecided"
+
+
+@pytest.mark.parametrize("method", ["clip_b", "clip_v"])
+def test_smollm2_over_half_the_rate_is_as_published(method):
+    """In the published file each grid also has the points of those before."""
+    file = ROOT / "docs/reference/smollm2/seeds-0-7/figures/left_rates.csv"
+    published = pd.read_csv(file).query("method == @method").set_index("over")
+    grids = {"temperatures": "temperatures", "half the rate": "temperatures, half", "checkpoints": "half the rate"}
+    for over, grid in grids.items():
+        found, row = of("SmolLM2, seeds 0 to 4", method, grid, ["smollm2-135m-instruct"]), published.loc[over]
+        assert found.seeds == row["seeds"] == 5
+        expected = tuple(row[["left", "left_low", "left_high"]])
+        assert (found.value, found.low, found.high) == pytest.approx(expected, abs=1e-4)
 
 
 @pytest.mark.parametrize(

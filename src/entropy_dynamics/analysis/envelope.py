@@ -54,27 +54,28 @@ def envelope(
 ) -> Mixture:
     """The highest Pass@K of one point with an Avg@K of `at` or more, or of two points, mixed such that it is `at`.
 
-    From the best single point on, the two points take turns: each becomes the best partner of the other. Where neither
-    changes, no point is above the line through both, so no other mixture is better.
+    Two points, one on each side of `at`, take turns: each becomes the best partner of the other. Where neither changes,
+    no point is above the line through both, so no other mixture is better. A point at `at` is never half of a pair, as
+    any partner is as good.
     """
-    enough = avg >= at[..., None]
+    below, above = avg < at[..., None], avg > at[..., None]
 
-    def lines(point: np.ndarray) -> Any:
-        """Pass@K at `at` on the lines from this point to all others."""
+    def best_partner(point: np.ndarray, among: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The partner with the highest Pass@K at `at` on the line through both, which is -inf without a partner."""
         x, y = _take(avg, point)[..., None], _take(passed, point)[..., None]
         with np.errstate(divide="ignore", invalid="ignore"):
-            return y + (at[..., None] - x) * (passed - y) / (avg - x)
+            lines = np.where(among, y + (at[..., None] - x) * (passed - y) / (avg - x), -np.inf)
+        return lines.argmax(axis=-1), lines.max(axis=-1)
 
-    singles = np.where(enough, passed, -np.inf)
-    low = high = singles.argmax(axis=-1)
-    best, better = singles.max(axis=-1), np.array(True)
+    single = np.where(below, -np.inf, passed)
+    higher, mixed, better = np.where(above, passed, -np.inf).argmax(axis=-1), np.full(at.shape, -np.inf), np.array(True)
     while better.any():
-        lows = np.where(enough, -np.inf, lines(high))
-        partner = lows.argmax(axis=-1)
-        highs = np.where(enough & np.isfinite(lows).any(axis=-1, keepdims=True), lines(partner), -np.inf)
-        better = highs.max(axis=-1) > best
-        low, high = np.where(better, partner, low), np.where(better, highs.argmax(axis=-1), high)
-        best = np.maximum(best, highs.max(axis=-1))
+        lower, _ = best_partner(higher, below)
+        higher, value = best_partner(lower, above)
+        better = below.any(axis=-1) & (value > mixed)
+        mixed = np.where(better, value, mixed)
+    best, alone = np.maximum(single.max(axis=-1), mixed), single.max(axis=-1) >= mixed
+    low, high = (np.where(alone, single.argmax(axis=-1), point) for point in (lower, higher))
     return Mixture(np.where(np.isfinite(best), best, np.nan), low, high, _share(at, avg, low, high))
 
 

@@ -163,9 +163,7 @@ class Results:
     """null: the scale's `experiments_folder`."""
     origin: Path | None = None
     """results/<scale>, if `root` is a copy that must say the same, as in `verify`."""
-    _counted: dict[tuple[tuple[str, str, int], str, float | None], Samples] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
+    _counted: dict[tuple[Any, ...], Samples] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def layout(self) -> Layout:
