@@ -51,6 +51,14 @@ def test_half_the_learning_rate_is_that_of_the_protocol():
     assert {run.method for run in left.runs} == {run.method for run in widened.runs} | {"grpo_half_rate"}
 
 
+def test_clip_v_at_half_the_learning_rate_is_that_of_the_protocol():
+    of, full = config("clip_v_half_rate"), config("clip_v")
+    rate, params = of.training.optimizer.learning_rate, of.method.params
+    assert (rate, params) == (config("grpo_half_rate").training.optimizer.learning_rate, full.method.params)
+    seeds = f"seeds 0 to {config().seeds.extras - 1}"
+    assert f"Clip_V at {1e6 * rate:g}e-6, with the same mu of {params.mu:g}, runs with {seeds}, fp32" in PROTOCOL
+
+
 def test_the_second_task_is_that_of_the_protocol():
     words, first = load_config("smollm2-words", MODEL, "clip_b"), config("clip_b")
     sets, (generator, options) = words.data.sets, next(iter(words.data.train.generators.items()))
