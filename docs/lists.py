@@ -23,12 +23,12 @@ from entropy_dynamics.arguments import command_parser
 from entropy_dynamics.config import BASE, RunConfig, load_config, read_yaml
 from entropy_dynamics.experiments.claims import JUDGED
 from entropy_dynamics.experiments.load import FURTHER, PAPER, TARGETS
-from entropy_dynamics.planning.plan import TEMPERATURES, needed_runs
+from entropy_dynamics.planning.plan import TEMPERATURES, format_plan, make_plan, needed_runs
 from entropy_dynamics.publishing.restore import MODELS
 from entropy_dynamics.report.fill import markdown
 from entropy_dynamics.report.summary import verdict_counts
 from entropy_dynamics.results.files import read_json
-from tables import doses, effects, length, long, rates, series
+from tables import doses, effects, length, long, rates, series, smollm2
 from tables.effects import REFERENCE, table
 
 EXPERIMENTS = Path("experiments")
@@ -66,8 +66,11 @@ def written(page: Path) -> str:
         "stale": effects.stale_rollouts,
         "kl": effects.kl_term,
         "positive": effects.placebo_of_clip_cov,
-        "half": effects.smollm2_at_half_the_rate,
-        "half_left": effects.smollm2_left,
+        "smollm2": lambda: smollm2.means(smollm2.FOLDER),
+        "verdicts": smollm2.verdicts,
+        "half": smollm2.at_half_the_rate,
+        "half_left": smollm2.left,
+        "words": lambda: smollm2.means(smollm2.WORDS),
         "rates": lambda: rates.primary(*series.corrected_p("rates")),
         "beside": rates.beside_primary,
         "progress": rates.progress,
@@ -86,6 +89,7 @@ def written(page: Path) -> str:
         "length_arms": length.arms,
         "carried": doses.most_negative,
         "kept": doses.dropped_and_kept,
+        "cost": cost_of_the_paper,
         "commands": commands,
         "keys": keys,
     }
@@ -243,6 +247,14 @@ class Cost:
             return 1
         steps = load_config(self.config.scale, model, method).training.steps
         return steps / load_config(self.measured).training.steps
+
+
+def cost_of_the_paper() -> str:
+    """The jobs of the scale paper, as `plan --markdown` lists them, and the hours of other GPUs."""
+    plans = {gpu: make_plan("paper", [f"plan.gpu={gpu}"]) for gpu in ("A100", "H100", "H200")}
+    jobs = [line for line in format_plan(plans["A100"], markdown=True).splitlines() if line.startswith("|")]
+    hours = [[f"`--set plan.gpu={gpu}`", f"{plan.gpu_hours:,.0f}"] for gpu, plan in plans.items()]
+    return "\n".join([*jobs, "", table(["", "GPU-hours in all"], hours)])
 
 
 def experiment_titles() -> str:

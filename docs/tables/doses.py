@@ -3,10 +3,11 @@
 import numpy as np
 import pandas as pd
 
-from tables.effects import MINUS, NAMES, REFERENCE, SMOLLM2, SMOLLM2_RUNS, at_the_end, table
+from tables import smollm2
+from tables.effects import MINUS, NAMES, REFERENCE, at_the_end, table
 
 SHARES = (0.1, 0.3, 1.0, 3.0)  # per cent of the tokens
-MODELS = NAMES | {SMOLLM2: "SmolLM2"}
+MODELS = NAMES | {smollm2.MODEL: "SmolLM2"}
 SIZES = {"laptop": "0.1 M", "desk": "1 M", "smollm2": "135 M"}
 
 
@@ -18,10 +19,8 @@ def carried(centered: np.ndarray, percent: float) -> float:
 
 def samples() -> pd.DataFrame:
     """GRPO's published token samples, a row per response."""
-    smollm2 = (
-        pd.read_parquet(REFERENCE / SMOLLM2_RUNS / "tokens.parquet").query("method == 'grpo'").assign(scale="smollm2")
-    )
-    return pd.concat([pd.read_parquet(REFERENCE / "tokens.parquet"), smollm2])
+    pretrained = pd.read_parquet(REFERENCE / smollm2.FOLDER / "tokens.parquet").query("method == 'grpo'")
+    return pd.concat([pd.read_parquet(REFERENCE / "tokens.parquet"), pretrained.assign(scale="smollm2")])
 
 
 def centered_of(rows: pd.DataFrame) -> np.ndarray:
@@ -59,9 +58,9 @@ def strengths() -> dict[str, pd.DataFrame]:
         runs = pd.read_csv(REFERENCE / folder / "figures/strength.csv")  # GRPO has the seeds of all
         grpo = runs.loc[runs["run"] == "grpo", "entropy"].item()
         found[scale] = runs[runs["run"] != "grpo"].assign(log_ratio=lambda of, by=grpo: np.log(of["entropy"] / by))
-    [(model, ends)] = at_the_end(SMOLLM2_RUNS, ["entropy"])["entropy"].groupby("model")
+    [(model, ends)] = at_the_end(smollm2.FOLDER, ["entropy"])["entropy"].groupby("model")
     dropped = (
-        100 * pd.read_parquet(REFERENCE / SMOLLM2_RUNS / "metrics.parquet").groupby("method")["clip_fraction"].mean()
+        100 * pd.read_parquet(REFERENCE / smollm2.FOLDER / "metrics.parquet").groupby("method")["clip_fraction"].mean()
     )
     rows = []
     for run in ("clip_v@mu=8.5,max_frac=0.0001", "clip_b@mu=2.5", "clip_b", "clip_v"):

@@ -25,8 +25,7 @@ from entropy_dynamics.analysis.statistics import (
 )
 
 REFERENCE = Path("docs/reference")
-TOYS, SMOLLM2 = ("qwen2.5-7b-instruct", "qwen3-4b-base"), "smollm2-135m-instruct"
-SMOLLM2_RUNS = "smollm2/seeds-0-7"
+TOYS = "qwen2.5-7b-instruct", "qwen3-4b-base"
 NAMES = dict(zip(TOYS, ("toy Qwen2", "toy Qwen3"), strict=True))
 MINUS = "\N{MINUS SIGN}"
 Arms = str | tuple[str, ...]
@@ -88,7 +87,7 @@ def of_claim(name: str, claim: str, decimals: int = 1) -> str:
 
 def gains() -> str:
     """The main comparison: the paper's gains over GRPO and ours."""
-    pooled = ["laptop/paper/pooled", "desk/paper/pooled", SMOLLM2_RUNS]
+    pooled = ["laptop/paper/pooled", "desk/paper/pooled", "smollm2/seeds-0-7"]
     rows = []
     for metric, name in (("pass", "Pass@K"), ("avg", "Avg@K")):
         for method, label in CLIPPING.items():
@@ -339,34 +338,6 @@ def entropy_ratios(folder: str, arms: dict[str, str], head: str) -> str:
             shares = [f"{dropped[model, arm]:.1f}" for model in TOYS]
         rows.append([label, *ratios, *shares])
     return table([head, *(f"{what}, {name}" for what in ("log ratio", "dropped, %") for name in NAMES.values())], rows)
-
-
-def smollm2_at_half_the_rate() -> str:
-    """SmolLM2's GRPO at half the learning rate, and clipping on the same seeds, minus GRPO."""
-    arms = {"GRPO, half the rate": "grpo_half_rate", **{label: method for method, label in CLIPPING.items()}}
-    ends = np.log(at_the_end(SMOLLM2_RUNS, ["entropy"])["entropy"]).unstack("method").dropna(subset="grpo_half_rate")
-    of_seeds = ends.index.get_level_values("seed")
-    rows = []
-    for label, arm in arms.items():
-        cells = [shown_interval(mean_interval((ends[arm] - ends["grpo"]).to_numpy()), 2)]
-        for metric in ("pass", "avg"):
-            seeds, columns = differences([SMOLLM2_RUNS], metric, arm, "grpo", (SMOLLM2,))
-            same = [column[np.isin(seeds, of_seeds)] for column in columns]
-            cells.append(shown_interval(score_interval(same, mean_interval).times(100)))
-        rows.append([label, *cells])
-    return table(["minus GRPO, seeds 0 to 4", "entropy, log ratio", "Pass@16, points", "Avg@16, points"], rows)
-
-
-def smollm2_left() -> str:
-    """What is left of SmolLM2's gains over GRPO's envelope, with half the learning rate, on its seeds."""
-    frame = left_rows(f"{SMOLLM2_RUNS}/figures/left_rates.csv")
-    grids, columns = ("temperatures", "half the rate", "checkpoints"), ["left", "left_low", "left_high"]
-    rows = [
-        [label, *(shown(*frame.loc[(method, SMOLLM2, grid), columns], sign=False) for grid in grids)]
-        for method, label in CLIPPING.items()
-    ]
-    heads = ["Pass@16 left, points", "GRPO's temperatures", "+ half the rate, at most", "+ checkpoints, at most"]
-    return table(heads, rows)
 
 
 def beside(folder: str, heads: list[str], pairs: dict[tuple[str, ...], tuple[str, str, str]]) -> str:

@@ -1,4 +1,4 @@
-"""The outcomes of docs/protocol-length.md, from its published metrics: tables of `lists.py`."""
+"""The outcomes of docs/reference/length/protocol.md, from its published metrics: tables of `lists.py`."""
 
 from typing import NamedTuple
 

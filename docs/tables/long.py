@@ -1,4 +1,4 @@
-"""The outcomes of docs/protocol-long.md, from its published counts and metrics: tables of `lists.py`."""
+"""The outcomes of docs/reference/long/protocol.md, from its published counts and metrics: tables of `lists.py`."""
 
 import numpy as np
 import pandas as pd

@@ -1,4 +1,4 @@
-"""The outcomes of docs/protocol-rates.md, from its published counts, metrics and left.csv: tables of `lists.py`."""
+"""The outcomes of docs/reference/rates/protocol.md, from its counts, metrics and left.csv: tables of `lists.py`."""
 
 from functools import cache
 

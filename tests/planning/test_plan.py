@@ -138,20 +138,12 @@ def test_a_measured_throughput_replaces_the_assumed_one():
 
 
 # ---------------------------------------------------------------- the command
-def test_the_paper_scale_fits_and_the_documentation_shows_its_plan(capsys):
-    shown, page = run(capsys, "plan", "--scale", "paper", "--markdown"), (ROOT / "docs/paper-scale.md").read_text()
-
-    def first_table(text):
-        table = text[text.index("| model ") :].split("\n\n")[0]
-        rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
-        return [row for row in rows if "---" not in row[0]]
-
-    planned_rows = first_table(shown)
+def test_the_plan_of_the_paper_scale_has_all_its_models(capsys):
+    shown = run(capsys, "plan", "--scale", "paper", "--markdown")
     models = set(load_config("paper").models) - {"qwen2.5-14b-instruct"}  # an extra's
-    assert {row[0] for row in planned_rows[1:]} == models
-    assert first_table(page[page.index("## Cost") :]) == planned_rows
-    for gpu in ("A100", "H100", "H200"):
-        assert f" {planned('paper', f'plan.gpu={gpu}').gpu_hours:,.0f} " in page
+    assert set(re.findall(r"^\| ([\w.-]+\d[\w.-]+) ", shown, re.M)) == models
+    page, hours = (ROOT / "docs/paper-scale.md").read_text(), planned("paper").gpu_hours
+    assert f"by estimate {hours:,.0f} GPU-hours" in page
 
 
 def test_the_gpu_scale_fits_into_about_a_day(capsys):

@@ -126,7 +126,7 @@ def smollm2(method: str, folder: str = "smollm2/seeds-0-7", last_seed: float = n
     """Entropy in the last tenth (of `base`: at step 0), dropped tokens in per cent, Avg@16 and Pass@16."""
     runs = frame(f"{folder}/metrics.parquet")
     runs = runs[(runs["method"] == method.replace("base", "grpo")) & (runs["seed"] <= last_seed)]
-    shown = runs[runs["step"] == 0] if method == "base" else runs[runs["step"] >= 45]
+    shown = runs[runs["step"] == 0] if method == "base" else runs[runs["step"] >= 0.9 * (runs["step"].max() + 1)]
     sets = set(frame(f"{folder}/counts.parquet")["dataset"]) - {"validation"}
     by_seed = scores(method, folder, sets=sets, by=("temperature", "seed")).loc[0.7].loc[:last_seed]
     return shown["entropy"].mean(), 100 * runs["clip_fraction"].mean(), *by_seed.mean()

@@ -1,4 +1,4 @@
-"""The outcomes of docs/protocol-length.md, from metrics whose ratio of doses is known."""
+"""The outcomes of docs/reference/length/protocol.md, from metrics whose ratio of doses is known."""
 
 from itertools import product
 

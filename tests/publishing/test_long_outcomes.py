@@ -1,4 +1,4 @@
-"""The outcomes of docs/protocol-long.md, from counts whose differences are known."""
+"""The outcomes of docs/reference/long/protocol.md, from counts whose differences are known."""
 
 import re
 from itertools import product

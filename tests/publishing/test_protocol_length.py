@@ -1,4 +1,4 @@
-"""docs/protocol-length.md against the configs and the experiment of the scales `length` and `length-one`."""
+"""docs/reference/length/protocol.md against the configs and the experiment of the scales `length` and `length-one`."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ from entropy_dynamics.config import load_config
 from entropy_dynamics.experiments.load import load_experiment
 from tables import length
 
-TEXT = (ROOT / "docs" / "protocol-length.md").read_text()
+TEXT = (ROOT / "docs/reference/length/protocol.md").read_text()
 MODEL = "qwen2.5-7b-instruct"
 ARMS = re.findall(r"^\| `(.+)` \| 6; 1 \| (\d+) \|$", TEXT, re.M)
 

@@ -1,4 +1,4 @@
-"""docs/protocol-long.md against the config and the experiments of the scale `long`."""
+"""docs/reference/long/protocol.md against the config and the experiments of the scale `long`."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ from conftest import ROOT
 from entropy_dynamics.config import load_config
 from entropy_dynamics.experiments.load import load_experiment
 
-TEXT = (ROOT / "docs" / "protocol-long.md").read_text()
+TEXT = (ROOT / "docs/reference/long/protocol.md").read_text()
 METHODS = {"GRPO": "grpo", "GRPO, half the rate": "grpo_half_rate", "Clip_B": "clip_b", "Clip_V": "clip_v"}
 MODELS = ["qwen2.5-7b-instruct", "qwen3-4b-base"]
 ARMS = re.findall(r"^\| (.+) \| ([\de.-]+) \| (\d+) \| ([\d, ]+) \|$", TEXT, re.M)

@@ -1,4 +1,4 @@
-"""docs/protocol-rates.md against the configs and experiments of the scales `rates` and `rates-desk`."""
+"""docs/reference/rates/protocol.md against the configs and experiments of the scales `rates` and `rates-desk`."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ from conftest import ROOT
 from entropy_dynamics.config import load_config
 from entropy_dynamics.experiments.load import load_experiment
 
-TEXT = (ROOT / "docs" / "protocol-rates.md").read_text()
+TEXT = (ROOT / "docs/reference/rates/protocol.md").read_text()
 PROTOCOL = " ".join(TEXT.split())
 METHODS = {
     "GRPO": "grpo",

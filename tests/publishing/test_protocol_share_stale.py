@@ -1,4 +1,4 @@
-"""docs/protocol-share.md and docs/protocol-stale.md against the scales `share` and `stale`, their tables and claims."""
+"""The protocols of docs/reference/share and docs/reference/stale against their scales, tables and claims."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ from entropy_dynamics.experiments.load import load_experiment
 
 TOYS = ["qwen2.5-7b-instruct", "qwen3-4b-base"]
 SEEDS = {"share": range(300, 305), "stale": range(310, 315)}
-ARMS = re.findall(r"^\| [\w ]+ \| `([\w@.=,]+)`", (ROOT / "docs/protocol-stale.md").read_text(), re.M)
+ARMS = re.findall(r"^\| [\w ]+ \| `([\w@.=,]+)`", (ROOT / "docs/reference/stale/protocol.md").read_text(), re.M)
 
 
 def runs_of(scale: str) -> set[tuple[str, str, int]]:

@@ -1,4 +1,4 @@
-"""docs/protocol-smollm2-rates.md against the config and the experiments of the scale `smollm2-rates`."""
+"""docs/reference/smollm2/protocol-rates.md against the config and the experiments of the scale `smollm2-rates`."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ from entropy_dynamics.config import load_config
 from entropy_dynamics.experiments.load import load_experiment
 
 SCALE, MODEL = "smollm2-rates", "smollm2-135m-instruct"
-TEXT = (ROOT / "docs" / "protocol-smollm2-rates.md").read_text()
+TEXT = (ROOT / "docs/reference/smollm2/protocol-rates.md").read_text()
 METHODS = {"GRPO": "grpo", "GRPO, half the rate": "grpo_half_rate"}
 METHODS |= {"Clip_V": "clip_v", "Clip_V, half the rate": "clip_v_half_rate"}
 ARMS = re.findall(r"^\| (.+) \| ([\de.-]+) \| (\d+) \| ([\d, ]+) \|$", TEXT, re.M)

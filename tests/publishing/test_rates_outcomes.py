@@ -1,4 +1,4 @@
-"""The outcomes of docs/protocol-rates.md follow from its published counts, on a way of their own."""
+"""The outcomes of docs/reference/rates/protocol.md follow from its published counts, on a way of their own."""
 
 from functools import cache
 from itertools import product
