@@ -319,7 +319,7 @@ def test_a_changed_digit_is_noticed(pages):
 def test_the_tables_of_smollm2_are_those_of_the_published_files(seeds, folder):
     methods = {"after the cold start": "base", "random mask": "random_mask", "Clip_B": "clip_b", "Clip_V": "clip_v"}
     methods |= {f"GRPO, step {step}": f"grpo@training.steps={step}" for step in (10, 20)} | {"GRPO": "grpo"}
-    methods["GRPO, half the rate"] = "grpo_half_rate"
+    methods |= {"GRPO, half the rate": "grpo_half_rate", "Clip_V, half the rate": "clip_v_half_rate"}
     methods |= {"Clip_B as released": "clip_b@mu=2.5", "Clip_V as released": "clip_v@mu=8.5,max_frac=0.0001"}
     page = plain((ROOT / "docs/smollm2.md").read_text(encoding="utf-8"))
     rows = page.partition(f"means over seeds {seeds}")[2].partition("\n\n")[0].splitlines()[2:]

@@ -48,7 +48,10 @@ def test_half_the_learning_rate_is_that_of_the_protocol():
     left, widened = (load_experiment(name, "smollm2", seeds, folder) for name in ("left_rates", "left"))
     assert {run.seed for run in left.runs} == set(range(5))
     assert [*left.spec.grids] == ["temperatures", "half the rate", "checkpoints"]
-    assert {run.method for run in left.runs} == {run.method for run in widened.runs} | {"grpo_half_rate"}
+    assert {run.method for run in left.runs} == {run.method for run in widened.runs} | {
+        "grpo_half_rate",
+        "clip_v_half_rate",
+    }
 
 
 def test_clip_v_at_half_the_learning_rate_is_that_of_the_protocol():
@@ -101,12 +104,14 @@ def test_published_runs_are_those_of_the_protocol():
     metrics, counts = (pd.read_parquet(PUBLISHED / f"{name}.parquet") for name in ("metrics", "counts"))
     seeds = dict(config().seeds)
     frontier = load_experiment("frontier", "smollm2", seeds, ROOT / "experiments" / "smollm2").runs
-    planned = {run.method for run in frontier} | {"clip_b@mu=2.5", "clip_v@mu=8.5,max_frac=0.0001", "grpo_half_rate"}
+    planned = {run.method for run in frontier} | {"clip_b@mu=2.5", "clip_v@mu=8.5,max_frac=0.0001"}
+    planned |= (halved := {"grpo_half_rate", "clip_v_half_rate"})
     ran = metrics.groupby(["method", "seed"])
     assert set(metrics["method"]) <= planned - {"base"}
     assert set(metrics["seed"]) <= set(range(seeds["tables"]))
     for frame in (metrics, counts):
-        assert set(frame.loc[frame["method"] == "grpo_half_rate", "seed"]) == set(range(seeds["extras"]))
+        for method in halved:
+            assert set(frame.loc[frame["method"] == method, "seed"]) == set(range(seeds["extras"]))
     for (method, seed), rows in ran:
         steps = int(method.partition("steps=")[2] or config().training.steps)
         assert rows["step"].tolist() == list(range(steps)), (method, seed)

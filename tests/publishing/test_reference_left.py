@@ -33,7 +33,10 @@ GRIDS["temperatures, half"] = ("grpo", "grpo_half_rate")
 def scores(size: str) -> dict[tuple, np.ndarray]:
     """Model, data set, method and temperature -> Avg@K and Pass@K in points, [metric, seed, problem]."""
     frame = pd.concat([pd.read_parquet(ROOT / "docs/reference" / name / "counts.parquet") for name in FOLDERS[size]])
-    frame = frame[(frame["temperature"] > 0) & frame["method"].isin([*GRIDS["half the rate"], "clip_b", "clip_v"])]
+    frame = frame[
+        (frame["temperature"] > 0)
+        & frame["method"].isin([*GRIDS["half the rate"], "clip_b", "clip_v", "clip_v_half_rate"])
+    ]
     if "seeds" in size:
         frame = frame[frame["seed"] <= 4]
     frame = frame.sort_values(["seed", "problem"])
@@ -133,7 +136,7 @@ def test_smollm2(method, grid, expected, here, spare):
     assert found.verdict() == "undecided"
 
 
-@pytest.mark.parametrize("method", ["clip_b", "clip_v"])
+@pytest.mark.parametrize("method", ["clip_b", "clip_v", "clip_v_half_rate"])
 def test_smollm2_over_half_the_rate_is_as_published(method):
     """In the published file each grid also has the points of those before."""
     file = ROOT / "docs/reference/smollm2/seeds-0-7/figures/left_rates.csv"
