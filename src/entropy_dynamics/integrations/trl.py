@@ -1,7 +1,7 @@
 """Entropy control in TRL's GRPOTrainer: token weights decided once per generation batch, TRL's own loss.
 
     from entropy_dynamics.integrations.trl import make_grpo_trainer
-    trainer = make_grpo_trainer(GRPOTrainer, method="clip_b", share=0.02)(model=..., args=..., ...)
+    trainer = make_grpo_trainer(GRPOTrainer, method="clip_b", share=0.001)(model=..., args=..., ...)
 
 One forward pass without gradients computes log p, H, S* and E[S] of each token; statistics are over the generation
 batch of all processes. See docs/integrations/trl.md.
@@ -86,7 +86,7 @@ class EntropyControlMixin:
             if self.idle_batches == IDLE and self.entropy_control.overrides("token_weights"):
                 warnings.warn(
                     f"{type(self.entropy_control).__name__} has dropped no token in {IDLE} batches, which is plain "
-                    "GRPO: give it a share of tokens to drop (clip_b, clip_v: share=0.02), or another threshold",
+                    "GRPO: give it a share of tokens to drop (clip_b, clip_v: share=0.001), or another threshold",
                     stacklevel=2,
                 )
 

@@ -2,7 +2,7 @@
 
 verl finds this module through its entry-point group `verl.plugins`. In verl's own command:
 
-    trainer.v1.trainer_mode=entropy_control +entropy_control.method=clip_b +entropy_control.share=0.02
+    trainer.v1.trainer_mode=entropy_control +entropy_control.method=clip_b +entropy_control.share=0.001
 
 verl has stored the entropy and log p of each token with `old_log_probs`. E[S] is not available: verl keeps no logits.
 """
