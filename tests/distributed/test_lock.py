@@ -49,9 +49,22 @@ def test_a_process_that_is_killed_releases_it(tmp_path):
     assert not file.exists()
 
 
+def test_a_holder_whose_file_was_deleted_leaves_that_of_the_next_one(tmp_path):
+    """As its message says, for a node that seems dead."""
+    file, first = tmp_path / "seed0", ExitStack()
+    first.enter_context(held(file))
+    file.unlink()
+    with held(file):
+        first.close()
+        with pytest.raises(UserError, match="another job is writing this run"), held(file):
+            pass
+    assert not file.exists()
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 def test_of_many_that_start_together_one_gets_it(tmp_path):
-    """Also while others release it, which removes the file."""
-    file, active, most = tmp_path / "locks/seed0", [], []
+    """Also while others release it, which removes the file and its folders."""
+    file, active, most = tmp_path / "locks/model/seed0", [], []
     start = threading.Barrier(8)
 
     def take() -> None:
@@ -73,6 +86,20 @@ def test_of_many_that_start_together_one_gets_it(tmp_path):
         thread.join()
     assert set(most) == {1}
     assert not file.exists()
+
+
+def test_a_folder_that_another_holder_removes_meanwhile_is_created_again(tmp_path, monkeypatch):
+    """Between two system calls of `mkdir`."""
+    mkdir, raised = Path.mkdir, [FileExistsError, FileNotFoundError]
+
+    def interrupted(folder: Path, **options: bool) -> None:
+        if raised:
+            raise raised.pop()
+        mkdir(folder, **options)
+
+    monkeypatch.setattr(Path, "mkdir", interrupted)
+    with held(tmp_path / "locks" / "seed0"):
+        assert not raised
 
 
 def test_a_file_system_without_locks_gets_a_note(tmp_path, monkeypatch, capsys):

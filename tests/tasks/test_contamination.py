@@ -1,6 +1,7 @@
 """The same problem in another typography, with an instruction or a sentence more, does not stay in the training set."""
 
 import json
+from itertools import product
 
 import pandas as pd
 import pytest
@@ -21,6 +22,7 @@ SAME = [
     STATED.replace("Let", "LET").replace("real numbers", "Real\n numbers"),
     STATED.replace(" = ", "="),
     STATED.replace("u_1", "u_{1}").replace("u_2", "u_{2}"),
+    STATED.replace("u_{12}", "u₁₂"),
     STATED.replace(r"\frac{3}{4}", r"\tfrac34"),
     STATED.replace(r"\ldots", r"\cdots").replace(r"\le ", r"\leqslant "),
     STATED.replace(r"45^\circ", "45°"),
@@ -58,6 +60,9 @@ def test_another_typography_is_the_same_problem(text):
         (r"Find $\frac{1}{23}$.", r"Find $\frac{12}{3}$."),
         ("Find $(a+b)c$.", "Find $a+(bc)$."),
         ("Find $x_1$.", "Find $x^1$."),
+        ("What is 2¹⁰?", "What is 210?"),
+        ("What is x₁₂?", "What is x12?"),
+        ("What is 3½?", "What is 31⁄2?"),
     ],
 )
 def test_other_mathematics_is_another_problem(one, other):
@@ -88,6 +93,12 @@ def test_the_threshold_is_a_setting(run):
     printed, report = run([reworded], "--set", "data.near_duplicates=0.95")
     assert printed[0] == "train: 1 problems"
     assert 0.5 < report["near_duplicates"][0]["overlap"] < 0.95
+
+
+def test_of_equally_near_texts_the_first_is_named_whatever_the_order_of_hashes():
+    words = ["".join(letters) for letters in product("bcdf", "aeio", "lmn")]
+    windows = Statements(" ".join(words[start : start + 20]) for start in range(28))
+    assert windows.nearest(" ".join(words)) == (0, 1.0)
 
 
 def test_numbers_count_in_words_and_in_their_order():

@@ -19,6 +19,7 @@ from entropy_dynamics.stages.problems import build_problem_sets, split_problems
 from entropy_dynamics.tasks import Problem
 from entropy_dynamics.tasks.cleaning import DUPLICATE, RawProblem, clean_problems
 from entropy_dynamics.tasks.countdown import TASK as COUNTDOWN
+from entropy_dynamics.tasks.countdown_sheet import TASK as SHEET
 from entropy_dynamics.tasks.files import load_problems, write_problems
 from entropy_dynamics.tasks.integers import NOT_AN_INTEGER
 from entropy_dynamics.tasks.math import TASK as MATH
@@ -155,6 +156,12 @@ def test_the_task_says_which_texts_state_the_same_problem():
     raw = [RawProblem("a", "1,2=3", 3), RawProblem("b", "2,1=3", "3")]
     assert len(clean_problems(raw, MATH)[0]) == 2
     assert clean_problems(raw, COUNTDOWN) == ([Problem("a", "1,2=3", "3", "countdown")], {DUPLICATE: 1})
+
+
+def test_blank_lines_around_a_text_change_nothing():
+    sheet = "3,5=8\n2,4=6"
+    kept, dropped = clean_problems([RawProblem("a", f"\n{sheet}\n\n", 1)], SHEET)
+    assert (kept, dropped) == ([Problem("a", sheet, "1", "countdown_sheet")], {})
 
 
 @settings(deadline=None)

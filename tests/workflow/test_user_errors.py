@@ -198,7 +198,7 @@ ONE_PROBLEM = b'{"id": 1, "problem": "1+1", "answer": 2}\n'
         (
             "x.jsonl",
             ONE_PROBLEM.replace(b"answer", b"answr"),
-            "no column 'answer' (name it, as in --set data.train.answer_column=NAME); did you mean 'answr'",
+            "no column 'answer' (rename it, or set the source's answer_column); did you mean 'answr'",
         ),
         ("x.jsonl", b"[]\n", "x.jsonl: line 1 is not a JSON object (list instead)"),
         (

@@ -8,11 +8,13 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import TextIO
 
 from entropy_dynamics.errors import UserError
 
+ATTEMPTS = 100  # to create the file
 NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # a file system without locks
 
 
@@ -25,13 +27,16 @@ def held(file: Path) -> Iterator[None]:
     deleted.
     """
     new = [folder for folder in file.parents if not folder.exists()]  # nearest first
-    while True:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileNotFoundError):  # another holder has just removed the file or the folder
+    for attempt in count(1):
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
             lock = file.open("a+", encoding="utf-8")
             _lock(lock)
-            if os.path.samestat(os.fstat(lock.fileno()), file.stat()):
+            if _is_at(file, lock):
                 break
+        except (FileExistsError, FileNotFoundError):  # another holder has just removed the file or a folder of it
+            if attempt >= ATTEMPTS:
+                raise
     with lock:
         try:
             lock.truncate(0)
@@ -41,10 +46,15 @@ def held(file: Path) -> Iterator[None]:
             lock.flush()
             yield
         finally:
-            file.unlink(missing_ok=True)
             with suppress(OSError):
+                if _is_at(file, lock):  # not if a user deleted it, and another job has its own there
+                    file.unlink()
                 for folder in new:
                     folder.rmdir()
+
+
+def _is_at(path: Path, file: TextIO) -> bool:
+    return os.path.samestat(os.fstat(file.fileno()), path.stat())
 
 
 def _lock(file: TextIO) -> None:

@@ -7,7 +7,7 @@ if TYPE_CHECKING:
 
 SPECIAL = ("<pad>", "<unk>", "<user>", "<assistant>", "<end>")
 BOX = "\\boxed{"  # a single token, so that a box costs three tokens instead of nine
-CHARACTERS = "0123456789+-*/()=}., \n"  # characters of the tasks that can write solutions
+CHARACTERS = "0123456789+-*/()=}., \n"  # those of Countdown, its sheets and their solutions
 VOCABULARY = {kind: len(SPECIAL) + 1 + count for kind, count in (("characters", len(CHARACTERS)), ("bytes", 256))}
 MAX_LENGTH = {"characters": 256, "bytes": 8192}  # tokens
 SYSTEM_TURN = "{% if message['role'] == 'system' %}{{ message['content'] }}\n{% endif %}"

@@ -62,10 +62,11 @@ def _read(row: RawProblem, task: Task) -> tuple[str, str | None, str]:
     """The key of a problem, its answer, and the reason if there is none."""
     if not isinstance(row.text, str) or not row.text.strip():
         return "", None, row.fault or NO_TEXT
-    key = sys.intern(task.key(row.text.strip()))  # raw DAPO repeats each text a hundred times
+    text = row.text.strip()
+    key = sys.intern(task.key(text))  # raw DAPO repeats each text a hundred times
     if row.answer is None or row.answer != row.answer or (isinstance(row.answer, str) and not row.answer.strip()):
         return key, None, NO_ANSWER
     try:
-        return key, task.read_answer(row.answer, row.text), ""
+        return key, task.read_answer(row.answer, text), ""
     except ValueError as error:
         return key, None, str(error)

@@ -71,7 +71,7 @@ class RowsSource(SetSource):
         names = self.names(known)
         for option, name in zip(("problem_column", "answer_column"), names, strict=True):
             if name not in known and _top(name) not in known:
-                remedy = f"name it, as in --set data.train.{option}=NAME"
+                remedy = f"rename it, or set the source's {option}"
                 raise UserError(f"{where}: no column {name!r} ({remedy}){nearest(name, known)}")
         wanted = (self.id_column, *(name if name in known else _top(name) for name in names))
         return [column for column in dict.fromkeys(wanted) if column in known]

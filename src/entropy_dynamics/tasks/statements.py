@@ -22,6 +22,8 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _DIGIT_ARGUMENT = re.compile(r"(\\[dtc]?frac|\\sqrt)\s*([0-9])(?=\s*[0-9{\\])")  # \frac12 is \frac{1}{2}
+# 10² is 10^{2}, not 102, and 3½ is 3 1/2, not 31/2: NFKC would join the digits.
+_SCRIPTS = (("[⁰¹²³⁴-⁹⁺-⁾ⁱⁿ]+", r"^{\g<0>}"), ("[₀-₎]+", r"_{\g<0>}"), ("[¼-¾⅐-⅞]", r" \g<0>"))
 _SAME = {
     written: meant
     for meant, others in {
@@ -110,6 +112,8 @@ def normal_form(text: str) -> str:
 
 
 def _tokens(text: str) -> list[str]:
+    for script, meant in _SCRIPTS:
+        text = re.sub(script, meant, text)
     text = _DIGIT_ARGUMENT.sub(r"\1{\2}", unicodedata.normalize("NFKC", text))
     tokens = ["°" if token[0] == "^" != token else _SAME.get(token.casefold(), token) for token in _TOKEN.findall(text)]
     return [
@@ -162,7 +166,7 @@ class Statements:
         own = statement(text)
         shared = Counter(place for gram in own.grams for place in self.places.get(gram, ()))
         best = (0, 0.0)
-        for place, count in shared.items():
+        for place, count in sorted(shared.items()):  # of equal overlaps the first, whatever the order of the grams
             shorter, longer = sorted((own, self.statements[place]), key=lambda each: len(each.grams))
             overlap = count / len(shorter.grams)
             if overlap > best[1] and shorter.within(longer):
