@@ -64,14 +64,11 @@ def test_the_verifier_accepts_other_right_answers():
 @pytest.mark.parametrize(
     ("generator", "wrapped"),
     [
-        ("syllogism", r"\text{%s}"),
-        ("calendar_arithmetic", r"\textbf{\text{%s}}"),
-        ("color_cube_rotation", r"\(\mathrm{%s}\)"),
-        ("family_relationships", "$%s$"),
-        ("decimal_arithmetic", r"\text{ %s }"),
-        ("spell_backward", r"\mathtt {%s}"),
+        ("syllogism", r"\text{%s}"), ("calendar_arithmetic", r"\textbf{\text{%s}}"),
+        ("color_cube_rotation", r"\(\mathrm{%s}\)"), ("family_relationships", "$%s$"),
+        ("decimal_arithmetic", r"\text{ %s }"), ("spell_backward", r"\mathtt {%s}"),
     ],
-)
+)  # fmt: skip
 def test_words_in_latex_are_read(generator, wrapped):
     for problem in gym_set({generator: {}}, 3).generate("p", 5, []):
         right = answer(problem)
@@ -224,22 +221,39 @@ def test_a_demonstration_is_correct_and_shows_the_steps_of_a_sum():
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    "text",
     [
-        ("(3+4)*5", True),
-        ("x*exp(2*x) + C", True),
-        ("open('x', 'w')", False),
-        ("__import__('os')", False),
-        ("(1).__class__", False),
-        ("sin('open(1)')", False),
-        ("[sin(1) for sin in [open]]", False),
-        ("exit()!", False),
+        "(3+4)*5", "x*exp(2*x) + C", "2x + x! + 0.5", "P and not Q", "_ Q\nQ _",
+        "['A', '-4.0', 'x!']", "[[1, 0], [0, 1]]",
     ],
-)
-def test_no_answer_that_is_evaluated_does_anything(text, expected):
+)  # fmt: skip
+def test_what_only_computes_is_evaluated(text):
     from entropy_dynamics.tasks.reasoning_gym.check import harmless
 
-    assert harmless(text) is expected
+    assert harmless(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "open('x', 'w')", "__import__('os')", "(1).__class__", "sin('open(1)')", "[sin(1) for sin in [open]]",
+        "exit()!",
+        # SymPy also evaluates strings
+        r"'open\x281\x29'", r"[['open\x281\x29']]", r"'open\x281\x29' + x!", "b'1'",
+        "'open' + '%c' % 40 + '1' + '%c' % 41", "f'open{40:c}1{41:c}'", "open.__doc__[4]", "open.__doc__[4] + x!",
+    ],
+)  # fmt: skip
+def test_no_answer_that_is_evaluated_does_anything(text):
+    from entropy_dynamics.tasks.reasoning_gym.check import harmless
+
+    assert not harmless(text)
+
+
+def test_a_string_in_an_answer_is_no_code(tmp_path):
+    [problem] = gym_set({"simple_integration": {}}, 1).generate("p", 3, [])
+    code = rf"""'__import__\x28"os"\x29.mkdir\x28"{tmp_path}/made"\x29'"""
+    assert not problem.grade(f"\\boxed{{{code}}}", "stop").correct
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_file_needs_the_generated_answers():

@@ -19,10 +19,9 @@ from entropy_dynamics.tasks.reasoning_gym.problems import dataset
 
 _EVALUATES = re.compile(r"\b(?:eval|exec|parse_expr|sympify)\(")
 _FUNCTIONS = {"sin", "cos", "tan", "exp", "log", "ln", "sqrt", "sinh", "cosh", "tanh", "asin", "acos", "atan", "Abs"}
-_NODES = (
-    ast.Expression, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop, ast.Constant, ast.Name, ast.Load, ast.List,
-    ast.Tuple, ast.Call,
-)  # fmt: skip
+_LISTS = (ast.Expression, ast.Constant, ast.Load, ast.List, ast.Tuple)
+_NODES = (*_LISTS, ast.Name, ast.Call, ast.UnaryOp, ast.unaryop, ast.BinOp, ast.operator, ast.BoolOp, ast.boolop)
+_CALL_OR_STRING = re.compile(r"""[("'\\]|\.\s*[^\W\d]""")  # or an attribute, as the text of __doc__ has parentheses
 
 
 _dataset = lru_cache(maxsize=32)(lambda generator, options, seed: dataset(generator, ast.literal_eval(options), seed))
@@ -58,16 +57,19 @@ def _entry(generator: str, options: str, seed: int, index: int) -> tuple[Any, di
 
 
 def harmless(answer: str) -> bool:
-    """Whether an answer, evaluated as Python or by SymPy, can only compute: it calls nothing but `_FUNCTIONS`."""
-    if "(" not in answer:
-        return True  # nothing is called
+    """Whether an answer, evaluated as Python or by SymPy, can only compute: it calls nothing but `_FUNCTIONS`.
+
+    SymPy also evaluates the strings in an answer, so each of them must be harmless, and none may be computed.
+    """
     try:
         nodes = list(ast.walk(ast.parse(answer.strip(), mode="eval")))
-    except (SyntaxError, ValueError):
-        return False
-    return all(
-        isinstance(node, _NODES)
-        and not (isinstance(node, ast.Constant) and isinstance(node.value, str))  # SymPy would evaluate it
-        and not (isinstance(node, ast.Call) and not (isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS))
-        for node in nodes
+    except (SyntaxError, ValueError):  # a board, or SymPy's notation such as x!
+        return not _CALL_OR_STRING.search(answer)
+    values = [node.value for node in nodes if isinstance(node, ast.Constant)]
+    strings = [value for value in values if isinstance(value, str | bytes)]
+    functions = [node.func for node in nodes if isinstance(node, ast.Call)]
+    return (
+        all(isinstance(node, _LISTS if strings else _NODES) for node in nodes)
+        and all(isinstance(function, ast.Name) and function.id in _FUNCTIONS for function in functions)
+        and all(isinstance(string, str) and harmless(string) for string in strings)
     )
