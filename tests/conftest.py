@@ -286,6 +286,20 @@ def trainer_on(make_trainer):
 
 
 @pytest.fixture
+def fake_program(tmp_path, monkeypatch):
+    """`fake_program("srun", script)`: the script is the first program of this name on PATH."""
+
+    def make(name: str, script: str) -> None:
+        folder = tmp_path / "bin"
+        folder.mkdir(exist_ok=True)
+        (folder / name).write_text(script)
+        (folder / name).chmod(0o755)
+        monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+
+    return make
+
+
+@pytest.fixture
 def configs(tmp_path):
     """A copy of the configs, with a scale `mine` that extends laptop."""
     folder = tmp_path / "configs"

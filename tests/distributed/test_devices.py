@@ -130,15 +130,13 @@ def test_the_variable_is_read_as_cuda_reads_it(monkeypatch, value, names):
     assert visible_devices() == names
 
 
-def test_without_the_variable_nvidia_smi_is_asked(monkeypatch, tmp_path):
-    tool = tmp_path / "nvidia-smi"
-    tool.write_text(
+def test_without_the_variable_nvidia_smi_is_asked(fake_program, monkeypatch, tmp_path):
+    fake_program(
+        "nvidia-smi",
         "#!/bin/sh\n"
         "echo 'GPU 0: NVIDIA H100 (UUID: GPU-1)'; echo '  MIG 1g.10gb Device 0: (UUID: MIG-1)'\n"
-        "echo 'GPU 1: NVIDIA H100 (UUID: GPU-2)'\n"
+        "echo 'GPU 1: NVIDIA H100 (UUID: GPU-2)'\n",
     )
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     assert visible_devices() == ["0", "1"]
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     assert visible_devices() == []

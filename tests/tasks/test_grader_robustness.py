@@ -52,21 +52,15 @@ def no_canary(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "box"),
     [
-        (r"so \boxed{204}.", "204"),
-        (r"\boxed{1} no, \boxed{2}", "2"),
-        (r"\boxed {7}", "7"),
-        (r"\boxed{\boxed{5}}", "5"),
-        (r"\boxed{1 + \boxed{5", None),  # the last box is open
-        (r"\boxed{\{1,2\}}", r"\{1,2\}"),  # escaped braces do not count
-        (r"\boxed{\}", None),
+        (r"so \boxed{204}.", "204"), (r"\boxed{1} no, \boxed{2}", "2"), (r"\boxed {7}", "7"),
+        (r"\boxed{\boxed{5}}", "5"), (r"\boxed{1 + \boxed{5", None),  # the last box is open
+        (r"\boxed{\{1,2\}}", r"\{1,2\}"), (r"\boxed{\}", None),  # escaped braces do not count
         (r"\boxed{a\\}", r"a\\"),  # an escaped backslash, then the end
-        (r"\boxed{}", ""),
+        (r"\boxed{}", ""), (r"\boxed 5", None),
         (r"\boxed{1} then \boxed", "1"),  # the word alone opens nothing
-        (r"\boxed 5", None),
-        (r"\boxed{" + "1" * 64 + "}", "1" * 64),
-        (r"\boxed{" + "1" * 65 + "}", None),
+        (r"\boxed{" + "1" * 64 + "}", "1" * 64), (r"\boxed{" + "1" * 65 + "}", None),
     ],
-)
+)  # fmt: skip
 def test_last_balanced_box(text, box):
     assert extract_boxed(text) == box
 

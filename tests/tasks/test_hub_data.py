@@ -12,7 +12,6 @@ from command_line import run, write_lines
 from countdown import countdown_set
 from entropy_dynamics.config import load_config
 from entropy_dynamics.config.schema.data import DataConfig
-from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import sha256
 from entropy_dynamics.stages.problems import build_problem_sets
 from entropy_dynamics.tasks.cleaning import CONFLICT, DUPLICATE, NO_ANSWER, NO_TEXT
@@ -51,7 +50,7 @@ def repository(tmp_path, monkeypatch):
 
 def hub_set(repository, **changes):
     columns = {"subset": "en", "id_column": None, "problem_column": "prompt", "answer_column": "solution"}
-    return HubSet(source="hub", repository=str(repository), **{"revision": COMMIT} | columns | changes)
+    return HubSet(**{"source": "hub", "repository": str(repository), "revision": COMMIT} | columns | changes)
 
 
 def build(train, out, folder=None, seed=1, **evaluation):
@@ -81,17 +80,13 @@ def test_a_data_set_of_the_hub(repository, tmp_path):
     [
         ({"subset": "fr"}, r"'fr' not found. Available: \['en', 'cn'\]"),
         ({"hub_split": "test"}, r"""Unknown split "test". Should be one of \['train'\]"""),
+        ({"repository": "/nowhere"}, r"cannot be loaded \(.*NotFoundError: .*data.folder"),
     ],
 )
 def test_mistakes_are_one_line(repository, tmp_path, changes, message):
     with mistake(match=message):
         build(hub_set(repository, **changes), tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_a_data_set_that_is_not_there(tmp_path):
-    with pytest.raises(UserError, match=r"cannot be loaded \(.*NotFoundError: .*data.folder"):
-        build(hub_set(tmp_path / "nowhere"), tmp_path / "out")
 
 
 def test_without_a_network(tmp_path):
@@ -176,23 +171,13 @@ def test_raw_rows_of_the_training_data(tmp_path):
     rows = [(wrapped, "34")] * 100  # the original repeats every prompt a hundred times
     rows += [
         ("How  many?\n", 34.0),  # the same without the instructions around it
-        (f"{BEFORE}Only the front", "1"),
-        (f"Only the end{AFTER}", "2"),
-        ("an angle", r"336^\circ"),
-        ("zeros", "070"),
-        ("a float", "1.0"),
-        ("gone wrong", "34.00000001"),
-        ("gone wrong, as a number", 34.00000001),
-        ("huge", "1e21"),
-        ("huge, as a number", 1e21),
-        ("not a number", "nan"),
-        ("no number", float("nan")),
-        ("no answer", None),
-        ("said twice", "1"),
-        ("Said  TWICE", "2"),
-        (None, "3"),
-        ("tested", "5"),
-    ]
+        (f"{BEFORE}Only the front", "1"), (f"Only the end{AFTER}", "2"),
+        ("an angle", r"336^\circ"), ("zeros", "070"), ("a float", "1.0"),
+        ("gone wrong", "34.00000001"), ("gone wrong, as a number", 34.00000001),
+        ("huge", "1e21"), ("huge, as a number", 1e21),
+        ("not a number", "nan"), ("no number", float("nan")), ("no answer", None),
+        ("said twice", "1"), ("Said  TWICE", "2"), (None, "3"), ("tested", "5"),
+    ]  # fmt: skip
     train = write_lines(tmp_path / "raw" / "train.jsonl", [{"problem": q, "answer": a} for q, a in rows])
     write_lines(tmp_path / "raw" / "aime24.jsonl", [{"problem": "TESTED", "answer": 5}])
     entry = build(hub_set("a/b"), tmp_path / "out", train.parent, aime24=hub_set("c/d"))["train"]

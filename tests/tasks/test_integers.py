@@ -113,67 +113,39 @@ def test_an_aborted_response_is_not_graded():
         grade(r"\boxed{1}", 1, "abort")
 
 
-# How an answer is written, with 33 (or 033, as on AIME's answer sheet) in its place -> whether it is correct.
-WRITTEN = {
-    r"\boxed{33}": True,
-    r"\boxed{033}": True,  # leading zeros
-    r"$$\boxed{33}$$": True,
-    "**Final Answer:** $\\boxed{33}$\n\n": True,
-    "```latex\n\\boxed{33}\n```": True,
-    "\\boxed{\n33\n}": True,
-    "\\boxed\n{33}": True,
-    r"\\boxed{33}": True,  # a backslash escaped once too often
-    r"\textbf{\boxed{33}}": True,
-    r"\fbox{\boxed{33}}": True,
-    r"\boxed{\boxed{33}}": True,
-    r"\boxed{33\,\text{m}^{2}}": True,
-    r"\boxed{1}, no: \boxed{33}": True,  # the last one counts
-    r"\boxed{33} } } {": True,
-    "\\boxed{33}\u200f\x00": True,
-    r"\boxed{33}<|im_end|>": True,
-    r"So m + n = 33, which is the answer: \boxed{33}. Note that \fbox{1} is wrong.": True,
+# How an answer is written, with 33 (or 033, as on AIME's answer sheet) in its place.
+CORRECT = [
+    r"\boxed{33}", r"\boxed{033}", r"$$\boxed{33}$$", "**Final Answer:** $\\boxed{33}$\n\n",
+    "```latex\n\\boxed{33}\n```", "\\boxed{\n33\n}", "\\boxed\n{33}",
+    r"\\boxed{33}",  # a backslash escaped once too often
+    r"\textbf{\boxed{33}}", r"\fbox{\boxed{33}}", r"\boxed{\boxed{33}}", r"\boxed{33\,\text{m}^{2}}",
+    r"\boxed{1}, no: \boxed{33}",  # the last one counts
+    r"\boxed{33} } } {", "\\boxed{33}\u200f\x00", r"\boxed{33}<|im_end|>",
+    r"So m + n = 33, which is the answer: \boxed{33}. Note that \fbox{1} is wrong.",
+]  # fmt: skip
+WRONG = [
     # no box
-    "Answer: 33": False,
-    "33": False,
-    r"\fbox{33}": False,
-    r"\boxed 33": False,
-    r"\boxed(33)": False,
-    "boxed{33}": False,
-    r"\boxed\{33\}": False,
+    "Answer: 33", "33", r"\fbox{33}", r"\boxed 33", r"\boxed(33)", "boxed{33}", r"\boxed\{33\}",
     # not closed, or another one comes last
-    r"\boxed{33": False,
-    r"\boxed{33\}": False,
-    r"\boxed{33} \boxed{": False,
-    r"\boxed{33} or \boxed{331}": False,
-    r"\boxed{33} \boxed{}": False,
-    r"\boxed{33\boxed{}}": False,
+    r"\boxed{33", r"\boxed{33\}", r"\boxed{33} \boxed{", r"\boxed{33} or \boxed{331}", r"\boxed{33} \boxed{}",
+    r"\boxed{33\boxed{}}",
     # something else than an integer: an answer, and a wrong one
-    r"\boxed{-33}": False,
-    r"\boxed{33/1}": False,
-    r"\boxed{n=33}": False,
-    r"\boxed{33, 33}": False,
-    r"\boxed{int('33')}": False,
-}
-WITHOUT_A_BOX = [form for form in WRITTEN if "\\boxed" not in form]
+    r"\boxed{-33}", r"\boxed{33/1}", r"\boxed{n=33}", r"\boxed{33, 33}", r"\boxed{int('33')}",
+]  # fmt: skip
 
 
 def written(form: str, answer: int) -> str:
     return form.replace("033", f"{answer:03d}") if "033" in form else form.replace("33", str(answer))
 
 
-@pytest.mark.parametrize(("form", "correct"), WRITTEN.items(), ids=map(ascii, WRITTEN))
-def test_answers_as_models_write_them(form, correct):
+@pytest.mark.parametrize("form", [*CORRECT, *WRONG], ids=ascii)
+def test_answers_as_models_write_them(form):
+    correct = form in CORRECT
     for answer in (7, 33, 204):
         text = "Let me think.\n" + written(form, answer)
         found, cut_off = grade(text, answer), grade(text, answer, "length")
         assert found.correct is correct
         assert found.formatted >= correct
+        assert found.answer_correct or "\\boxed" in form
         assert not grade(text, 1000).correct
         assert (cut_off.correct, cut_off.formatted) == (correct, False)
-
-
-@pytest.mark.parametrize("form", WITHOUT_A_BOX)
-def test_an_answer_without_a_box_earns_the_papers_reward_for_the_answer_alone(form):
-    found = grade(written(form, 204), 204)
-    assert (found.correct, found.answer_correct) == (False, True)
-    assert (REWARDS["paper"](found), REWARDS["binary"](found)) == (0.0, 0.0)

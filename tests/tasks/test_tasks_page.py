@@ -18,8 +18,8 @@ from project_copy import copy_project, with_package
 PAGE = (ROOT / "docs" / "tasks.md").read_text(encoding="utf-8")
 
 
-def block(language: str, number: int = 0) -> str:
-    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)[number]
+def block(language: str) -> str:
+    return re.search(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)[1]
 
 
 def commands(section: str) -> list[str]:

@@ -57,10 +57,7 @@ class Rollout:
 
 
 class Sampler(ABC):
-    """The interface of an engine to pass rates, training and evaluation.
-
-    `push`, `sleep` and `close` do nothing by default.
-    """
+    """The interface of an engine to pass rates, training and evaluation."""
 
     returns_logp: bool = True
     """Whether rollouts have the engine's log p."""

@@ -24,20 +24,13 @@ MEMORY = 4 << 30  # bytes of address space
 
 
 class Verifier:
-    """Calls functions of a module in another process, which is started on first use.
-
-    `check(*arguments)` of the module returns whether an answer is correct, or raises UserError. Any other exception, or
-    the end of the process, means that the answer is wrong.
-    """
+    """Calls functions of a module in another process, which is started on first use."""
 
     def __init__(self, module: str):
         self.module, self.lock, self.owner = module, Lock(), 0  # id of the process that started it; 0: not started
 
-    def __call__(self, *arguments: Any) -> bool:
-        return bool(self.call("check", *arguments))
-
     def call(self, function: str, *arguments: Any) -> Any:
-        """What a function of the module returns, as JSON; None if it fails. Raises its UserError."""
+        """What a function of the module returns (JSON); None if it fails or the process ends. Raises its UserError."""
         with self.lock:
             if self.owner != os.getpid():  # a fork would share the pipes of its parent
                 self.process, self.owner = self._start(), os.getpid()

@@ -42,12 +42,15 @@ class Countdown(Task):
         return expression.text if expression is not None else None
 
     def is_correct(self, answer: str | None, problem: Problem) -> bool:
-        if (expression := parse_expression(answer or "")) is None:
-            return False
-        numbers, target = parse_problem(problem.text)
-        return expression.value == target and expression.numbers == numbers
+        return answer is not None and solves(answer, problem.text)
 
     key = staticmethod(canonical)
+
+
+def solves(text: str, problem: str) -> bool:
+    """Whether an expression has the target's value and uses every number of the problem once."""
+    expression, (numbers, target) = parse_expression(text), parse_problem(problem)
+    return expression is not None and expression.value == target and expression.numbers == numbers
 
 
 TASK = Countdown()

@@ -16,6 +16,7 @@ from entropy_dynamics.errors import UserError
 from entropy_dynamics.sections import PositiveInt
 from entropy_dynamics.tasks import GeneratedSet, Problem, Solutions, Task
 from entropy_dynamics.tasks.boxed import MAX_LENGTH
+from entropy_dynamics.tasks.countdown import solves
 from entropy_dynamics.tasks.countdown.expressions import parse_expression
 from entropy_dynamics.tasks.countdown.problems import PATIENCE, Rules, canonical, draw_problems, parse_problem
 from entropy_dynamics.tasks.countdown.solutions import CountdownSolutions
@@ -110,14 +111,9 @@ class CountdownSheet(Task):
         if answer is None:
             return False
         lines, problems = answer.split("\n"), problem.text.splitlines()
-        return len(lines) == len(problems) and sum(map(_solves, lines, problems)) >= int(problem.answer)
+        return len(lines) == len(problems) and sum(map(solves, lines, problems)) >= int(problem.answer)
 
     key = staticmethod(key)
-
-
-def _solves(line: str, problem: str) -> bool:
-    expression, (numbers, target) = parse_expression(line), parse_problem(problem)
-    return expression is not None and expression.value == target and expression.numbers == numbers
 
 
 TASK = CountdownSheet()

@@ -48,7 +48,7 @@ def equal(expected: str, answer: str) -> bool:
     """Whether Math-Verify takes two answers, in LaTeX, for equal. Raises UserError without it."""
     if find_spec("math_verify") is None:
         raise UserError("the task expressions needs Math-Verify: pip install 'entropy-dynamics[expressions]'")
-    return verifier("entropy_dynamics.tasks.expressions.check")(expected, answer)
+    return bool(verifier("entropy_dynamics.tasks.expressions.check").call("check", expected, answer))
 
 
 TASK = Expressions()

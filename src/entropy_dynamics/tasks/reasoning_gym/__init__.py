@@ -45,9 +45,9 @@ class ReasoningGym(Task):
         item = json.loads(problem.answer)
         if item["answer"] == parse_integer(item["answer"]):
             return parse_integer(answer) == item["answer"]
-        check = verifier("entropy_dynamics.tasks.reasoning_gym.check")
+        call = verifier("entropy_dynamics.tasks.reasoning_gym.check").call
         forms = dict.fromkeys((answer, without_latex(answer)))  # the verifiers read plain text
-        return item["answer"] in forms or any(check(item, problem.text, form) for form in forms)
+        return item["answer"] in forms or any(call("check", item, problem.text, form) for form in forms)
 
     def key(self, text: str) -> str:
         return " ".join(text.split())  # case may matter
