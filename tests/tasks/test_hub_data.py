@@ -48,9 +48,9 @@ def repository(tmp_path, monkeypatch):
     return folder
 
 
-def hub_set(repository, **changes):
+def hub_set(place, **changes):
     columns = {"subset": "en", "id_column": None, "problem_column": "prompt", "answer_column": "solution"}
-    return HubSet(**{"source": "hub", "repository": str(repository), "revision": COMMIT} | columns | changes)
+    return HubSet(**{"source": "hub", "repository": str(place), "revision": COMMIT} | columns | changes)
 
 
 def build(train, out, folder=None, seed=1, **evaluation):
