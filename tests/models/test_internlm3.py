@@ -32,17 +32,19 @@ PUBLISHED = {  # the keys of the published config.json; sizes reduced
         "AutoModel": "modeling_internlm3.InternLM3Model",
         "AutoModelForCausalLM": "modeling_internlm3.InternLM3ForCausalLM",
     },
-    "bias": False, "qkv_bias": False, "attention_dropout": 0.0, "hidden_act": "silu", "rms_norm_eps": 1e-05,
+    "bias": False, "qkv_bias": False, "attention_dropout": 0.0, "hidden_act": "silu",
+    "rms_norm_eps": 1e-05,
     "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2, "tie_word_embeddings": False,
-    "hidden_size": 32, "intermediate_size": 40, "vocab_size": PIECES + 16, "max_position_embeddings": 64,
-    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "hidden_size": 32, "intermediate_size": 40, "vocab_size": PIECES + 16,
+    "max_position_embeddings": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
     "head_dim": 16,  # matters, as 4 x 16 is not hidden_size
     "rope_scaling": {"factor": 6.0, "rope_type": "dynamic"}, "rope_theta": 50000000,
 }  # fmt: skip
 # Where conversions of sentencepiece models are known to go wrong.
 PROBES = (
-    " a", "  two spaces", "trailing  ", "a  b   c", "\n\nFind x.\n", "\ta\r\nb", "0123456789 3.14 1,000", "   ",
-    "求方程的解，答案是42。", "\u3000全角　ＡＢＣ１２３", "e\u0301\u00a0é", "▁a 🙂", r"$\frac{1}{2}$ \boxed{7}",
+    " a", "  two spaces", "trailing  ", "a  b   c", "\n\nFind x.\n", "\ta\r\nb",
+    "0123456789 3.14 1,000", "   ", "求方程的解，答案是42。", "\u3000全角　ＡＢＣ１２３", "e\u0301\u00a0é",
+    "▁a 🙂", r"$\frac{1}{2}$ \boxed{7}",
 )  # fmt: skip
 SHAPE = published_models.SHAPE | {"architecture": "llama", "intermediate_size": 40, "heads": 4, "kv_heads": 2}
 SHAPE |= {"vocabulary": PIECES + 16}
@@ -74,7 +76,8 @@ def write_tokenizer(folder, **settings):
     train_sentencepiece(folder, **settings)
     flags = {"lstrip": False, "normalized": False, "rstrip": False, "single_word": False, "special": True}
     tokenizer_config = {
-        "tokenizer_class": "InternLM3Tokenizer", "sp_model_kwargs": {}, "clean_up_tokenization_spaces": False,
+        "tokenizer_class": "InternLM3Tokenizer", "sp_model_kwargs": {},
+        "clean_up_tokenization_spaces": False,
         "auto_map": {"AutoTokenizer": ["tokenization_internlm3.InternLM3Tokenizer", None]},
         "add_bos_token": True, "bos_token": "<s>", "add_eos_token": False, "eos_token": "</s>",
         "pad_token": "</s>", "unk_token": "<unk>",

@@ -51,7 +51,8 @@ def test_ids_are_fixed(tokenizer):
 
 
 def test_a_chat_has_the_users_message_and_the_answer_only(tokenizer):
-    turns = [{"role": role, "content": text} for role, text in (("system", "!"), ("user", "7+5"), ("assistant", "12"))]
+    said = {"system": "Reason.", "user": "7+5", "assistant": "12"}
+    turns = [{"role": role, "content": text} for role, text in said.items()]
     assert tokenizer.apply_chat_template(turns, tokenize=False) == "<user>7+5<assistant>12<end>"
 
 

@@ -20,7 +20,8 @@ from entropy_dynamics.tasks.countdown.expressions import parse_expression
         ("007+1", "7+1", 8), ("0*1", "0*1", 0), ("24/(4/3)", "24/(4/3)", 18),
         (" 8 / ( 3 - 8 / 3 ) ", "8/(3-8/3)", 24),  # a fraction on the way
         ("10-4-3", "10-4-3", 3), ("24/4/3", "24/4/3", 2),  # from the left
-        (r"\left(3 \times 5\right) \div 2 \cdot 4", "(3*5)/2*4", 30), ("6 − 2 × 3 ÷ 1", "6-2*3/1", 0),
+        (r"\left(3 \times 5\right) \div 2 \cdot 4", "(3*5)/2*4", 30),
+        ("6 − 2 × 3 ÷ 1", "6-2*3/1", 0),
         ("(" * 31 + "7" + ")" * 31, "(" * 31 + "7" + ")" * 31, 7),
     ],
 )  # fmt: skip

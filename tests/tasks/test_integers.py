@@ -118,7 +118,8 @@ CORRECT = [
     r"\boxed{33}", r"\boxed{033}", r"$$\boxed{33}$$", "**Final Answer:** $\\boxed{33}$\n\n",
     "```latex\n\\boxed{33}\n```", "\\boxed{\n33\n}", "\\boxed\n{33}",
     r"\\boxed{33}",  # a backslash escaped once too often
-    r"\textbf{\boxed{33}}", r"\fbox{\boxed{33}}", r"\boxed{\boxed{33}}", r"\boxed{33\,\text{m}^{2}}",
+    r"\textbf{\boxed{33}}", r"\fbox{\boxed{33}}", r"\boxed{\boxed{33}}",
+    r"\boxed{33\,\text{m}^{2}}",
     r"\boxed{1}, no: \boxed{33}",  # the last one counts
     r"\boxed{33} } } {", "\\boxed{33}\u200f\x00", r"\boxed{33}<|im_end|>",
     r"So m + n = 33, which is the answer: \boxed{33}. Note that \fbox{1} is wrong.",
@@ -127,8 +128,8 @@ WRONG = [
     # no box
     "Answer: 33", "33", r"\fbox{33}", r"\boxed 33", r"\boxed(33)", "boxed{33}", r"\boxed\{33\}",
     # not closed, or another one comes last
-    r"\boxed{33", r"\boxed{33\}", r"\boxed{33} \boxed{", r"\boxed{33} or \boxed{331}", r"\boxed{33} \boxed{}",
-    r"\boxed{33\boxed{}}",
+    r"\boxed{33", r"\boxed{33\}", r"\boxed{33} \boxed{", r"\boxed{33} or \boxed{331}",
+    r"\boxed{33} \boxed{}", r"\boxed{33\boxed{}}",
     # something else than an integer: an answer, and a wrong one
     r"\boxed{-33}", r"\boxed{33/1}", r"\boxed{n=33}", r"\boxed{33, 33}", r"\boxed{int('33')}",
 ]  # fmt: skip

@@ -236,11 +236,12 @@ def test_what_only_computes_is_evaluated(text):
 @pytest.mark.parametrize(
     "text",
     [
-        "open('x', 'w')", "__import__('os')", "(1).__class__", "sin('open(1)')", "[sin(1) for sin in [open]]",
-        "exit()!",
+        "open('x', 'w')", "__import__('os')", "(1).__class__", "sin('open(1)')",
+        "[sin(1) for sin in [open]]", "exit()!",
         # SymPy also evaluates strings
         r"'open\x281\x29'", r"[['open\x281\x29']]", r"'open\x281\x29' + x!", "b'1'",
-        "'open' + '%c' % 40 + '1' + '%c' % 41", "f'open{40:c}1{41:c}'", "open.__doc__[4]", "open.__doc__[4] + x!",
+        "'open' + '%c' % 40 + '1' + '%c' % 41", "f'open{40:c}1{41:c}'",
+        "open.__doc__[4]", "open.__doc__[4] + x!",
     ],
 )  # fmt: skip
 def test_no_answer_that_is_evaluated_does_anything(text):

@@ -34,7 +34,7 @@ def held(file: Path) -> Iterator[None]:
             _lock(lock)
             if _is_at(file, lock):
                 break
-        except (FileExistsError, FileNotFoundError):  # another holder has just removed the file or a folder of it
+        except (FileExistsError, FileNotFoundError):  # another holder has just removed it
             if attempt >= ATTEMPTS:
                 raise
     with lock:
@@ -47,7 +47,7 @@ def held(file: Path) -> Iterator[None]:
             yield
         finally:
             with suppress(OSError):
-                if _is_at(file, lock):  # not if a user deleted it, and another job has its own there
+                if _is_at(file, lock):  # and not that of another job, after a user deleted it
                     file.unlink()
                 for folder in new:
                     folder.rmdir()

@@ -30,7 +30,10 @@ class Verifier:
         self.module, self.lock, self.owner = module, Lock(), 0  # id of the process that started it; 0: not started
 
     def call(self, function: str, *arguments: Any) -> Any:
-        """What a function of the module returns (JSON); None if it fails or the process ends. Raises its UserError."""
+        """The JSON that a function of the module returns; None if it or the process fails.
+
+        Raises its UserError.
+        """
         with self.lock:
             if self.owner != os.getpid():  # a fork would share the pipes of its parent
                 self.process, self.owner = self._start(), os.getpid()

@@ -166,7 +166,7 @@ class Statements:
         own = statement(text)
         shared = Counter(place for gram in own.grams for place in self.places.get(gram, ()))
         best = (0, 0.0)
-        for place, count in sorted(shared.items()):  # of equal overlaps the first, whatever the order of the grams
+        for place, count in sorted(shared.items()):  # the first of equal ones, whatever the hashes
             shorter, longer = sorted((own, self.statements[place]), key=lambda each: len(each.grams))
             overlap = count / len(shorter.grams)
             if overlap > best[1] and shorter.within(longer):

@@ -20,8 +20,10 @@ from entropy_dynamics.tasks.reasoning_gym.problems import dataset
 _EVALUATES = re.compile(r"\b(?:eval|exec|parse_expr|sympify)\(")
 _FUNCTIONS = {"sin", "cos", "tan", "exp", "log", "ln", "sqrt", "sinh", "cosh", "tanh", "asin", "acos", "atan", "Abs"}
 _LISTS = (ast.Expression, ast.Constant, ast.Load, ast.List, ast.Tuple)
-_NODES = (*_LISTS, ast.Name, ast.Call, ast.UnaryOp, ast.unaryop, ast.BinOp, ast.operator, ast.BoolOp, ast.boolop)
-_CALL_OR_STRING = re.compile(r"""[("'\\]|\.\s*[^\W\d]""")  # or an attribute, as the text of __doc__ has parentheses
+_OPERATIONS = (ast.UnaryOp, ast.unaryop, ast.BinOp, ast.operator, ast.BoolOp, ast.boolop)
+_NODES = (*_LISTS, *_OPERATIONS, ast.Name, ast.Call)
+# Or an attribute, as the text of __doc__ has parentheses.
+_CALL_OR_STRING = re.compile(r"""[("'\\]|\.\s*[^\W\d]""")
 
 
 _dataset = lru_cache(maxsize=32)(lambda generator, options, seed: dataset(generator, ast.literal_eval(options), seed))
