@@ -346,3 +346,20 @@ def test_zeros_without_a_mask_are_named_and_empty_responses_left_out(tmp_path, c
     text = run(capsys, "lens", write_lines(tmp_path / "batch.jsonl", [empty, padded]), "--methods", "grpo")
     assert text.startswith("5 tokens")
     assert "2 have log p and entropy 0: if they are padding, add a column response_mask" in text
+    of_logits = {"logits": [[0.0, 1.0], [2.0, 0.0]], "token": [0, 1], "advantages": [1.0, -1.0]}
+    rows = [{key: [] for key in of_logits}, of_logits]
+    for order in (rows, rows[::-1]):
+        path = write_lines(tmp_path / "batch.jsonl", order)
+        assert run(capsys, "lens", path, "--methods", "grpo").startswith("2 tokens")
+    assert error(capsys, "lens", write_lines(path, rows[:1])) == f"{path}: logits is an empty list in every row"
+
+
+@pytest.mark.parametrize(
+    "of_token", [{"logits": [0.0] * 3, "token": 1}, {"logp": -1.0, "entropy": 1.0, "s_expected": 0.0}]
+)
+def test_an_expectation_of_zero_is_a_known_one(of_token, tmp_path, capsys):
+    """As that of a uniform distribution."""
+    path = write_lines(tmp_path / "batch.jsonl", [of_token | {"advantage": sign} for sign in (1.0, -1.0)])
+    about, _, clip_v = run(capsys, "lens", path, "--methods", "clip_v").splitlines()
+    assert "E[S]" not in about
+    assert clip_v.split()[:3] == ["clip_v", "0", "0"]

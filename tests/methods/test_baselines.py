@@ -72,6 +72,15 @@ def test_ties_at_the_threshold_are_all_kept():
     assert torch.equal(keep(torch.zeros(2, 3), 0.2), FIVE)
 
 
+def test_a_share_that_is_rounded_up_is_so_but_by_rounding_errors():
+    """0.07 * 100 is 7.000000000000001 in floating point."""
+    logp, ones = -torch.arange(100.0)[None], torch.ones(1, 100)
+    for share, kept in ((0.07, 7), (0.071, 8), (1e-9, 1)):
+        assert keep(-logp, share, ones).sum() == kept
+        weights = load_method("stare", share=share, amplify=2.0).token_weights(stats_of(logp), ones, ones)
+        assert (weights == 2).sum() == kept
+
+
 # ---------------------------------------------------------------- advantage reweighting
 def test_advantage_reweighting_by_hand():
     logp, mask = torch.tensor([[0.0, 0.5, 0.0]]).log(), torch.tensor([[1.0, 1.0, 0.0]])

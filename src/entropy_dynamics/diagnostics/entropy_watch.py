@@ -74,7 +74,7 @@ def describe(metrics: pd.DataFrame, source: str, column: str | None = None) -> s
     window = fit.diff(tenth) / entropy.index.to_series().diff(tenth)
     last = (sign * window).idxmax()
     first = entropy.index[entropy.index.get_loc(last) - tenth]
-    share = f"{(end - start) / start:+.0%}; " if start else ""
+    share = f"{(end - start) / start:+.0%}; " if start > 0 else ""
     text.append(
         f"Entropy {'fell' if sign < 0 else 'rose'} from {start:.3g} to {end:.3g} nats ({share}{means}). Half of it was "
         f"over by step {halfway}; it moved fastest between the steps {first} and {last}, by {window[last]:+.2g} nats "
@@ -82,8 +82,7 @@ def describe(metrics: pd.DataFrame, source: str, column: str | None = None) -> s
     )
     if reward is not None and pd.notna(reward.get(first)) and pd.notna(reward.get(last)):
         text.append(f"Over these steps {reward.name} went from {reward[first]:.3g} to {reward[last]:.3g}.")
-    if set(PARTS) <= set(metrics):
-        falls = metrics[list(SOURCES)].sum().abs()
+    if set(PARTS) <= set(metrics) and (falls := metrics[list(SOURCES)].sum().abs()).any():
         shares = [f"{falls[part] / falls.sum():.0%} from {tokens}" for part, tokens in SOURCES.items()]
         text.append(f"Of the decrease that GRPO would cause (the lens), {' and '.join(shares)}.")
     if sign > 0:

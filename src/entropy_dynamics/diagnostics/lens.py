@@ -22,6 +22,7 @@ LOGP = ("logp", "logprob", "log_prob", "old_log_probs")
 ENTROPY, ADVANTAGE = ("entropy", "entropys"), ("advantage", "advantages")
 EXPECTED, LOGITS, TOKEN = ("s_expected", "necs"), ("logits",), ("token", "token_id")
 MASK = ("response_mask", "loss_mask", "loss_masks", "completion_mask", "action_mask", "mask", "attention_mask")
+LISTS = list | np.ndarray
 METHODS = ("grpo", "clip_b", "clip_b_paper", "clip_v", "clip_v_paper", "clip_cov", "forking_tokens")
 
 
@@ -58,7 +59,7 @@ def lens_table(file: Path, methods: Sequence[str] = METHODS, temperature: float 
         if len(wrong):
             ids = f"an id from 0 to {logits.shape[-1] - 1}"
             raise UserError(f"{file}: a sampled token is {wrong[0].item():g}; it should be {ids}, as the logits")
-        stats = token_stats(logits, tokens.long(), temperature=temperature)
+        stats, centered = token_stats(logits, tokens.long(), temperature=temperature), True
     else:
         if temperature != 1:
             raise UserError(f"{file} has log p, not logits: --temperature cannot change it")
@@ -67,12 +68,11 @@ def lens_table(file: Path, methods: Sequence[str] = METHODS, temperature: float 
             raise UserError(f"{file}: a log p is {logp.max().item():.4g}; it should be 0 or less, in nats")
         if (entropy < -NATS_ROUNDING).any():
             raise UserError(f"{file}: an entropy is {entropy.min().item():.4g}; it should be 0 or more, in nats")
-        known = any(name in frame for name in EXPECTED)
-        expected = tensor(EXPECTED, "E[S]") if known else torch.zeros_like(logp)
+        centered = any(name in frame for name in EXPECTED)
+        expected = tensor(EXPECTED, "E[S]") if centered else torch.zeros_like(logp)
         stats = TokenStats.from_logged(logp, entropy, expected)
     if not all(values.isfinite().all() for values in (advantages, stats.logp, stats.entropy, stats.s_expected)):
         raise UserError(f"{file}: a log p, entropy or advantage is not finite")
-    centered = bool(stats.s_expected.any())
     zero = int(((stats.logp == 0) & (stats.entropy == 0)).sum())
 
     rows = [_row(entry, stats, advantages, centered) for entry in methods]
@@ -155,15 +155,15 @@ def _per_token(frame: pd.DataFrame, file: Path) -> pd.DataFrame:
 
 def _exploded(frame: pd.DataFrame, file: Path, masks: list[str]) -> pd.DataFrame:
     measured = column(frame, file, None, (*LOGITS, *LOGP), "logits or log p")
-    first = measured.iloc[0]
-    if measured.name in LOGITS:
-        first = first[0] if isinstance(first, list | np.ndarray) and len(first) else None
-    if not isinstance(first, list | np.ndarray):
+    frame = frame[~measured.map(lambda cell: isinstance(cell, LISTS) and len(cell) == 0)]  # of empty responses
+    if frame.empty:
+        raise UserError(f"{file}: {measured.name} is an empty list in every row")
+    first = frame[measured.name].iloc[0]
+    if not isinstance(first[0] if measured.name in LOGITS and isinstance(first, LISTS) else first, LISTS):
         return frame
     used = {*LOGP, *ENTROPY, *ADVANTAGE, *EXPECTED, *LOGITS, *TOKEN, *masks} & set(frame.columns)
-    lists = [name for name in sorted(used) if isinstance(frame[name].iloc[0], list | np.ndarray)]
+    lists = [name for name in sorted(used) if isinstance(frame[name].iloc[0], LISTS)]
     try:
-        frame = frame[frame[measured.name].map(len) > 0]  # explode makes a token of an empty list
         return frame.explode(lists, ignore_index=True)
     except ValueError as error:
         raise UserError(f"{file}: the lists of a row have different lengths") from error

@@ -20,6 +20,7 @@ Deviations = NonNegativeFloat
 """Number of standard deviations; finite, as an infinite mu would turn a clipping method into GRPO."""
 UpperDeviations = Annotated[float, Field(ge=0, allow_inf_nan=True)]
 Samples = Literal["negative", "positive", "both"]
+ROUNDING = 1e-6  # 0.29 * 100 is slightly below 29, and 0.07 * 100 slightly above 7
 
 
 def tokens_of(advantages: PerToken, apply_to: Samples) -> Chosen:
@@ -53,9 +54,18 @@ def largest(values: PerToken, candidates: Mask, count: int) -> Chosen:
     return torch.zeros_like(order, dtype=torch.bool).index_fill(0, chosen, True).view(candidates.shape)
 
 
+def rounded_down(share: float, count: int) -> int:
+    return math.floor(share * count + ROUNDING)
+
+
+def rounded_up(share: float, count: int) -> int:
+    """At least one."""
+    return max(math.ceil(share * count - ROUNDING), 1)
+
+
 def number_of(share: float, mask: Mask) -> int:
     """`share` of all response tokens, rounded down, but at least one."""
-    return max(math.floor(share * int(mask.sum()) + 1e-6), 1)  # 0.29 * 100 is slightly below 29
+    return max(rounded_down(share, int(mask.sum())), 1)
 
 
 def permutation(count: int, generator: torch.Generator | None) -> Int[Tensor, " count"]:

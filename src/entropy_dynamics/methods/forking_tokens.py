@@ -9,12 +9,12 @@ Source: Shenzhi-Wang/Beyond-the-80-20-Rule-RLVR (6f5dda6), verl/trainer/ppo/core
 recipe/rlvr_with_high_entropy_tokens_only/run_only_top20_high_entropy_tokens_dapo_qwen3_14b.sh.
 """
 
-import math
 from typing import Any, ClassVar
 
 from entropy_dynamics.core.shapes import Mask, PerToken
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import Method, method
+from entropy_dynamics.methods.common import rounded_up
 from entropy_dynamics.sections import Share
 
 
@@ -35,5 +35,5 @@ class ForkingTokens(Method):
         tokens = int(response.sum())
         if tokens == 0:
             return mask.float()
-        threshold = entropy[response].topk(math.ceil(self.keep_fraction * tokens)).values[-1]
+        threshold = entropy[response].topk(rounded_up(self.keep_fraction, tokens)).values[-1]
         return mask.float() * (response & (entropy >= threshold))

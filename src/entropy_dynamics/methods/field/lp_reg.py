@@ -16,7 +16,6 @@ recipe/lp_reg/Qwen3_14b_lp_reg_onpolicy_64gpu.sh; of the paper, only the abstrac
 threshold on p (`regular_type: fixed`), and the share of positive samples, which is 0 in all scripts.
 """
 
-import math
 from typing import Any
 
 import torch
@@ -26,7 +25,7 @@ from entropy_dynamics.core.objective import importance_ratio
 from entropy_dynamics.core.shapes import Mask, PerToken
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import Method, method
-from entropy_dynamics.methods.common import largest
+from entropy_dynamics.methods.common import largest, rounded_down
 from entropy_dynamics.sections import Share
 
 MAX_K3 = 10.0
@@ -50,7 +49,7 @@ class LpReg(Method):
         """log q of the tokens that are tied to q; -inf for the others, 0 on padding."""
         assert stats.proxy_logp is not None
         candidates = mask.bool() & (advantages < 0)
-        chosen = largest(-stats.logp.detach(), candidates, math.floor(self.share * int(candidates.sum()) + 1e-6))
+        chosen = largest(-stats.logp.detach(), candidates, rounded_down(self.share, int(candidates.sum())))
         return torch.where(chosen, stats.proxy_logp.detach(), -torch.inf).where(mask.bool(), 0.0)
 
     def token_loss(self, logp: PerToken, *arguments: Any, coefficients: Any = None, **more: Any) -> PerToken:

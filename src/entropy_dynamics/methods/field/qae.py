@@ -9,7 +9,6 @@ Source: the paper's web page and the README of junkangwu/QAE, which interpolates
 (`torch.quantile`, `qae_authors`). Its code was not available.
 """
 
-import math
 from typing import Annotated
 
 from pydantic import Field
@@ -17,7 +16,7 @@ from pydantic import Field
 from entropy_dynamics.core.advantages import STD_EPS
 from entropy_dynamics.core.shapes import Scalar
 from entropy_dynamics.methods import method
-from entropy_dynamics.methods.common import PerGroup, PerMember
+from entropy_dynamics.methods.common import PerGroup, PerMember, rounded_up
 
 
 @method("qae")
@@ -31,8 +30,7 @@ class QAE(PerGroup):
         return (rewards - self._baseline(rewards)) / (rewards.std(correction=min(1, len(rewards) - 1)) + STD_EPS)
 
     def _baseline(self, rewards: PerMember) -> Scalar:
-        place = math.ceil(self.quantile * len(rewards) - 1e-9)  # 0.7 * 10 is a little over 7 in floating point
-        return rewards.sort().values[max(place, 1) - 1]
+        return rewards.sort().values[rounded_up(self.quantile, len(rewards)) - 1]
 
 
 @method("qae_authors")

@@ -10,7 +10,6 @@ Source: hp-luo/STARE (bffb9e7), verl/trainer/ppo/core_algos.py:1070 (compute_sta
 recipe/STARE/scripts/run_short_cot_qwen2.5_math_7b_STARE.sh.
 """
 
-import math
 from typing import Annotated, Any
 
 import torch
@@ -19,7 +18,7 @@ from pydantic import Field, NonNegativeFloat
 from entropy_dynamics.core.shapes import Mask, PerToken
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import Method, method
-from entropy_dynamics.methods.common import batch_mean, largest
+from entropy_dynamics.methods.common import batch_mean, largest, rounded_up
 from entropy_dynamics.sections import Share, ZeroToOne
 
 
@@ -42,6 +41,6 @@ class Stare(Method):
             return weights
         for sign, weight in ((1, self.amplify), (-1, self.damp)):
             candidates = mask.bool() & (advantages * sign > 0)
-            count = math.ceil(self.share * int(candidates.sum()) - 1e-6)  # 0.1 * 30 is slightly above 3
+            count = rounded_up(self.share, int(candidates.sum()))
             weights = torch.where(largest(-stats.logp.detach(), candidates, count), weight, weights)
         return weights
