@@ -1,5 +1,6 @@
 """Classes and files of methods: names, parameters, what the trainer is told, and mistakes in them."""
 
+import json
 import math
 import os
 import shutil
@@ -92,6 +93,24 @@ def test_a_method_with_state_of_its_own_is_no_token_weight():
     """Hosts do not call `observe`, so its state would never change."""
     with pytest.raises(UserError, match=r"^entrocraft is more than token weights \(it has its own observe\)"):
         token_weight_method("entrocraft", {}, "TRL")
+
+
+@pytest.mark.parametrize(
+    ("name", "params", "observed"),
+    [
+        ("adaptive_entropy", {}, {"sampled_entropy": 0.3}),
+        ("entrocraft", {}, {"step": 4}),
+        ("repo_r", {"target": 0.3}, {"entropy": 0.5}),
+    ],
+)
+def test_the_state_of_a_method_is_restored(name, params, observed):
+    """From the numbers that a checkpoint holds, with their types."""
+    used, restored, fresh = (load_method(name, **params) for _ in range(3))
+    used.observe(observed)
+    restored.load_state_dict(json.loads(json.dumps(used.state_dict())))
+    assert restored.__pydantic_private__ == used.__pydantic_private__ != fresh.__pydantic_private__
+    states = [one.__pydantic_private__.values() for one in (restored, used)]
+    assert [*map(type, states[0])] == [*map(type, states[1])]
 
 
 def test_a_copied_file_does_not_replace_a_method():

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from batches import random_batch, seeded
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import load_method
 
@@ -28,16 +29,11 @@ def weights_of(method, s_star, advantages, mask=None, s_expected=None) -> list[l
     return weights.tolist()
 
 
-def random_batch(seed, rows=12, tokens=30):
-    """Scores with heavy tails, advantages of all three signs, and a mask that ends at another place in every row."""
-    generator = torch.Generator().manual_seed(seed)
-    s_star = torch.randn(rows, tokens, generator=generator) ** 3
-    s_expected = 0.1 * torch.randn(rows, tokens, generator=generator)
-    advantages = torch.randn(rows, 1, generator=generator).expand(rows, tokens).clone()
-    advantages[rows // 2] = 0.0
-    mask = torch.arange(tokens) < torch.randint(1, tokens + 1, (rows, 1), generator=generator)
-    mask[rows // 2] = True
-    return s_star, s_expected, advantages, mask
+def random_scores(seed, **size):
+    """Scores with heavy tails, and the advantages and mask of `random_batch`."""
+    *_, advantages, mask = random_batch(seed, **size)
+    s_star, s_expected = torch.randn(2, *mask.shape, generator=seeded(seed))
+    return s_star**3, 0.1 * s_expected, advantages, mask
 
 
 # ---------------------------------------------------------------- Clip_B
@@ -87,41 +83,40 @@ def test_without_a_spread_nothing_is_dropped(name, value):
 
 
 # ---------------------------------------------------------------- Clip_V
-def test_clip_v_is_not_recentered():
-    # S_c = -3, -3, -3, -1: sigma 0.866, so -3 is -3.46 sigma from zero, but only -0.58 from the mean.
-    method = load_method("clip_v", mu=3.0, max_frac=1.0)
-    assert weights_of(method, [[-3.0, -3.0, -3.0, -1.0]], [-1.0]) == [[0, 0, 0, 1]]
-    assert weights_of(method, [[3.0, 3.0, 3.0, 1.0]], [-1.0]) == [[1, 1, 1, 1]]
+# S_c = -3, -3, -3, -1: sigma 0.866, so -3 is -3.46 sigma from zero, but only -0.58 from the mean.
+UNCENTERED = torch.tensor([[-3.0, -3.0, -3.0, -1.0]])
+# S_c = S* - E[S] = -2, 2, 0, 0: sigma sqrt(2), so -2 is -1.414 sigma. S* itself would point at the last token.
+CENTERED = torch.tensor([[1.0, 4.0, 1.0, -5.0]]), torch.tensor([[3.0, 2.0, 1.0, -5.0]])
 
 
-def test_clip_v_looks_at_the_centered_score():
-    # S_c = S* - E[S] = -2, 2, 0, 0: sigma sqrt(2), so -2 is -1.414 sigma. S* itself would point at the last token.
-    s_star, s_expected = [[1.0, 4.0, 1.0, -5.0]], [[3.0, 2.0, 1.0, -5.0]]
-    drop = load_method("clip_v", mu=1.4, max_frac=1.0)
-    assert weights_of(drop, s_star, [-1.0], s_expected=s_expected) == [[0, 1, 1, 1]]
-    assert weights_of(load_method("clip_v", mu=1.42, max_frac=1.0), s_star, [-1.0], s_expected=s_expected) == [
-        [1, 1, 1, 1]
-    ]
-    paper = load_method("clip_v_paper", mu=1.4)
-    assert weights_of(paper, s_star, [-1.0], s_expected=s_expected) == [[0, 0, 1, 1]]
+@pytest.mark.parametrize(
+    ("name", "mu", "scores", "expected"),
+    [
+        ("clip_v", 3.0, (UNCENTERED,), [0, 0, 0, 1]),
+        ("clip_v", 3.0, (-UNCENTERED,), [1, 1, 1, 1]),
+        ("clip_v", 1.4, CENTERED, [0, 1, 1, 1]),
+        ("clip_v", 1.42, CENTERED, [1, 1, 1, 1]),
+        ("clip_v_paper", 1.4, CENTERED, [0, 0, 1, 1]),
+    ],
+)
+def test_clip_v_looks_at_the_centered_score_which_is_not_recentered(name, mu, scores, expected):
+    s_star, *s_expected = scores
+    method = load_method(name, mu=mu, max_frac=1.0)
+    assert weights_of(method, s_star, [-1.0], None, *s_expected) == [expected]
 
 
-# sigma = sqrt((9 + 9 + 4 * 1) / 6) of each row is 1.915; mu = 1.5 makes -3 a violator and nothing else.
-SIGNS = [[-3.0, 3.0, 1.0, -1.0, 1.0, -1.0]] * 3
-
-
-def test_clip_v_drops_zero_advantages_as_released_but_never_positive_ones():
-    negative, zero, positive = weights_of(load_method("clip_v", mu=1.5, max_frac=1.0), SIGNS, [-1.0, 0.0, 1.0])
-    assert negative == [0, 1, 1, 1, 1, 1]
-    assert zero == [0, 1, 1, 1, 1, 1]
-    assert positive == [1, 1, 1, 1, 1, 1]
-    quiet = load_method("clip_v", mu=1.5, max_frac=1.0, drop_zero_advantage=False)
-    assert weights_of(quiet, SIGNS, [-1.0, 0.0, 1.0]) == [[0, 1, 1, 1, 1, 1], [1] * 6, [1] * 6]
-
-
-def test_the_paper_form_of_clip_v_is_two_sided_without_a_cap_on_negative_samples():
-    weights = weights_of(load_method("clip_v_paper", mu=1.5), SIGNS, [-1.0, 0.0, 1.0])
-    assert weights == [[0, 0, 1, 1, 1, 1], [1] * 6, [1] * 6]
+@pytest.mark.parametrize(
+    ("name", "params", "negative", "zero"),
+    [
+        ("clip_v", {"max_frac": 1.0}, [0, 1, 1, 1, 1, 1], [0, 1, 1, 1, 1, 1]),
+        ("clip_v", {"max_frac": 1.0, "drop_zero_advantage": False}, [0, 1, 1, 1, 1, 1], [1] * 6),
+        ("clip_v_paper", {}, [0, 0, 1, 1, 1, 1], [1] * 6),  # two-sided and without a cap
+    ],
+)
+def test_clip_v_drops_zero_advantages_as_released_but_never_positive_ones(name, params, negative, zero):
+    """sigma = sqrt((9 + 9 + 4 * 1) / 6) of each row is 1.915: -3 is beyond 1.5 of it on one side, 3 on the other."""
+    weights = weights_of(load_method(name, mu=1.5, **params), [[-3.0, 3.0, 1.0, -1.0, 1.0, -1.0]] * 3, [-1.0, 0.0, 1.0])
+    assert weights == [negative, zero, [1] * 6]
 
 
 @pytest.mark.parametrize(
@@ -215,7 +210,7 @@ def test_a_share_counts_whole_tokens_whatever_its_binary_fraction():
 def test_a_share_by_its_definition(name, share):
     method = load_method(name, share=share)
     for seed in range(10):
-        s_star, s_expected, advantages, mask = random_batch(seed, rows=20)
+        s_star, s_expected, advantages, mask = random_scores(seed, rows=20)
         s_star[:, ::5] = -0.1  # ties
         stats = stats_of(s_star, s_expected)
         weights = method.token_weights(stats, advantages, mask)
@@ -248,7 +243,7 @@ def test_a_share_stands_alone(name):
 @pytest.mark.parametrize("name", S_STAR_METHODS)
 def test_ablations_by_their_definition(name):
     _, _, mode, samples, side = name.split("_")
-    s_star, _, advantages, mask = random_batch(seed=1)
+    s_star, _, advantages, mask = random_scores(seed=1)
     s_star[:, ::7] = 0.0  # neither > 0 nor < 0
     weights = load_method(name).token_weights(stats_of(s_star), advantages, mask)
     for row in range(s_star.shape[0]):

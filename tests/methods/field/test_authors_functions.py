@@ -214,13 +214,16 @@ def test_gspo():
     assert not all(slopes)
 
 
+def covariance(row, t) -> float:
+    mean_a = sum(A[i] for i, _ in TOKENS) / len(TOKENS)
+    mean_logp = sum(log(P[i][t]) for i, t in TOKENS) / len(TOKENS)
+    return (A[row] - mean_a) * (log(P[row][t]) - mean_logp)
+
+
 def test_kl_cov():
     """PRIME-RL/Entropy-Mechanism-of-RL 8850579, verl/trainer/ppo/core_algos.py:435-463; 20 % in place of 0.2 %."""
     method = released("kl_cov_authors").model_copy(update={"frac": 0.2})
-    mean_a = sum(A[i] for i, _ in TOKENS) / len(TOKENS)
-    mean_logp = sum(log(P[i][t]) for i, t in TOKENS) / len(TOKENS)
-    cov = {(i, t): (A[i] - mean_a) * (log(P[i][t]) - mean_logp) for i, t in TOKENS}
-    chosen = sorted(TOKENS, key=lambda at: -cov[at])[: max(1, int(len(TOKENS) * 20 / 100))]
+    chosen = sorted(TOKENS, key=lambda at: -covariance(*at))[: max(1, int(len(TOKENS) * 20 / 100))]
     slopes = [
         -A[i] * ratio(i, t) + ((i, t) in chosen) * math.copysign(1, P[i][t] - OLD[i][t]) * (P[i][t] != OLD[i][t])
         for i, t in TOKENS
@@ -231,12 +234,10 @@ def test_kl_cov():
 def test_clip_cov():
     """The same file:487-520, on the tokens that PPO's range of 1 leaves a gradient; all candidates fit the quota."""
     method = released("clip_cov_authors").model_copy(update={"ratio": 1.0, "lb": 0.5, "ub": 2.0})
-    mean_a = sum(A[i] for i, _ in TOKENS) / len(TOKENS)
-    mean_logp = sum(log(P[i][t]) for i, t in TOKENS) / len(TOKENS)
     slopes, dropped = [], 0
     for i, t in TOKENS:
         slope = ppo(ratio(i, t), A[i], 1.0, 1.0, math.inf)[1]
-        drop = 0.5 < (A[i] - mean_a) * (log(P[i][t]) - mean_logp) < 2.0
+        drop = 0.5 < covariance(i, t) < 2.0
         dropped += drop
         slopes.append(0.0 if drop else slope)
     assert_gradients(method, slopes)
@@ -302,13 +303,6 @@ def test_the_controller_of_skywork():
         value = min(max(value + (1e-4 if entropy < 0.2 else -1e-4), 0.0), 0.005)
         enabled = int(entropy < 0.2)
     assert value == pytest.approx(0.0049)
-
-
-def test_dr_grpo():
-    """sail-sg/understand-r1-zero, train_zero_math.py:286-297: the mean only, and a sum by the longest response."""
-    found = load_method("dr_grpo").advantages(torch.tensor([1.0, 0.0, 0.0, 0.5]), torch.zeros(4, dtype=torch.long))
-    assert found.tolist() == pytest.approx([0.625, -0.375, -0.375, 0.125])
-    assert load_method("dr_grpo", max_tokens=3000).divisors(MASK.float(), MASK, torch.arange(4))[0, 0] == 4 * 3000
 
 
 def dropout(rewards, logp, restore_negative) -> tuple[list[int], list[float]]:

@@ -63,20 +63,6 @@ def test_the_lower_bound_of_cispo():
     assert grad.item() == pytest.approx(0.5)
 
 
-# ---------------------------------------------------------------- all
-@pytest.mark.parametrize("name", ["cispo", "gspo", "dppo", "ce_gppo", "grpo"])
-def test_on_policy_they_are_the_plain_policy_gradient(name):
-    """Each with its own average: over sequences (GSPO), over tokens (the others)."""
-    method = load_method(name)
-    logp, _, advantages, mask = random_batch(seed=3)
-    logp.requires_grad_()
-    groups = torch.arange(len(mask))
-    multipliers = loss_weights(mask.float(), mask, groups, scope=method.loss_scope, denominator="all")
-    weighted_sum(method.token_loss(logp, logp.detach(), advantages, mask), multipliers).backward()
-    divisor = len(mask) * mask.sum(-1, keepdim=True) if name == "gspo" else mask.sum()
-    torch.testing.assert_close(logp.grad, -advantages * mask / divisor, rtol=1e-6, atol=1e-8)
-
-
 def test_gspo_with_an_advantage_per_token():
     """Each token's gradient is s A_t / T, as in GSPO-token."""
     _, grad = gradient(load_method("gspo", clip_high=0.5), [[0.3, 0.1]], [[1.0, 3.0]], [[1, 1]])
@@ -84,28 +70,12 @@ def test_gspo_with_an_advantage_per_token():
 
 
 # ---------------------------------------------------------------- adaptive entropy
-def coefficient(method) -> float:
-    stats, ones = stats_of(torch.zeros(1, 1)), torch.ones(1, 1)
-    return method.metrics(stats, ones, ones, ones)["entropy_coefficient"]
-
-
 def test_the_controller_sees_the_log_probabilities_of_sampled_tokens():
     """-(-1 - 3 - 2) / 3 = 2, whatever the entropies of the distributions."""
     mask = torch.tensor([[1, 1, 0], [1, 0, 0]])
     stats = stats_of([[-1.0, -3.0, 7.0], [-2.0, 7.0, 7.0]], torch.full((2, 3), 0.5))
     seen = load_method("adaptive_entropy").metrics(stats, torch.zeros(2, 3), mask.float(), mask)
     assert seen["sampled_entropy"] == pytest.approx(2.0)
-
-
-def test_the_state_is_restored():
-    method, restored = load_method("adaptive_entropy", delta=0.01), load_method("adaptive_entropy", delta=0.01)
-    for _ in range(2):
-        method.observe({"sampled_entropy": 0.1})
-    restored.load_state_dict(method.state_dict())
-    for one in (method, restored):
-        assert coefficient(one) == pytest.approx(0.02)
-        one.observe({"sampled_entropy": 0.1})
-        assert coefficient(one) == pytest.approx(0.03)
 
 
 def test_the_bonus_acts_with_the_coefficient():
@@ -189,13 +159,6 @@ def test_the_controller_of_repo_r():
 def test_without_a_target_zeta_is_constant():
     assert zetas(load_method("repo_r", zeta=0.01), [0.0, 9.0]) == [0.01, 0.01]
     assert zetas(load_method("repo_r", zeta=0.0, target=0.3), [0.1]) == [1e-4]
-
-
-def test_the_state_of_repo_r_is_restored():
-    method, restored = (load_method("repo_r", zeta=0.01, target=0.3) for _ in range(2))
-    zetas(method, [0.1, 0.5, 0.5])
-    restored.load_state_dict(method.state_dict())
-    assert zetas(restored, [0.1]) == zetas(method, [0.1]) == pytest.approx([0.01])
 
 
 # ---------------------------------------------------------------- STARE
