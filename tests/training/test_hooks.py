@@ -1,7 +1,6 @@
 """Every hook of a method reaches the loss of the optimizer step; the lens by its definition; engine disagreement."""
 
 import copy
-import math
 from dataclasses import replace
 
 import pytest
@@ -9,10 +8,8 @@ import torch
 
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.methods import load_method
-from entropy_dynamics.sampling import Sampler
-from entropy_dynamics.training.batch import RolloutBatch
 from entropy_dynamics.training.policy import Policy
-from reference import batch_of, graded, rollouts_of, slow_advantages
+from reference import batch_of, graded
 
 
 def gradient_after(trainer) -> torch.Tensor:
@@ -108,53 +105,29 @@ def test_per_update_methods_see_only_the_tokens_of_their_update(make_trainer, mo
     assert all(share == pytest.approx(0.2, abs=0.1) for _, share in shares)
 
 
-class Mismatched(Sampler):
-    """An engine whose log-probabilities are off: by `shift` nats at every second token."""
-
-    def __init__(self, sampler, policy, shift):
-        self.sampler, self.policy, self.shift = sampler, policy, shift
-
-    def sample(self, prompts, **how):
-        rollouts = self.sampler.sample(prompts, **how)
-        batch = RolloutBatch.collate(prompts, rollouts)
-        with torch.no_grad():
-            logp = self.policy.stats(batch, torch.arange(len(batch)), 1.0).logp
-        logp[:, ::2] += self.shift
-        return [replace(one, logp=row[: len(one.token_ids)].tolist()) for one, row in zip(rollouts, logp, strict=True)]
-
-
-@pytest.mark.parametrize(("shift", "factor"), [(0.5, math.exp(-0.5)), (-0.5, math.exp(0.5)), (-3.0, 2.0)])
-def test_truncated_importance_sampling_against_autograd(make_trainer, model, shift, factor):
-    """Against autograd over a hand-written objective: mean over tokens of min(p / p_engine, 2) A log p."""
-    trainer = make_trainer(copy.deepcopy(model), importance_truncation=2.0)
-    trainer.sampler = Mismatched(trainer.sampler, trainer.policy, shift)
-    trainer.sampler.tolerance = 10.0
-    batch = batch_of(make_trainer(model))
-    found = gradient_after(trainer)
-    reference = copy.deepcopy(model)
-    logp = Policy(reference).stats(batch, torch.arange(len(batch)), 1.0).logp
-    weights = torch.ones_like(logp)
-    weights[:, ::2] = factor
-    rollouts = rollouts_of(make_trainer(model), 0)[1]
-    advantages = torch.tensor(slow_advantages(rollouts, 6), dtype=torch.float32)[:, None]
-    loss = -(weights * advantages * logp)[batch.mask].sum() / batch.mask.sum()
-    loss.backward()
-    expected = torch.cat([parameter.grad.flatten() for parameter in reference.parameters()])
-    assert expected.norm() > 1e-3
-    assert torch.allclose(found, expected, atol=1e-6)
-
-
-def test_without_the_switch_the_engines_log_probabilities_change_nothing(make_trainer, model):
-    plain, mismatched = (make_trainer(copy.deepcopy(model)) for _ in range(2))
-    mismatched.sampler = Mismatched(mismatched.sampler, mismatched.policy, 0.3)
-    mismatched.sampler.tolerance = 10.0
-    assert torch.equal(gradient_after(plain), gradient_after(mismatched))
-
-
-def test_a_stale_engine_stops_training_before_anything_is_learned(make_trainer, model):
+@pytest.fixture
+def mismatched(make_trainer, model):
+    """A trainer with an engine whose log probabilities are off by 0.3 nats at every second token."""
     trainer = make_trainer(copy.deepcopy(model))
-    trainer.sampler = Mismatched(trainer.sampler, trainer.policy, 0.3)
+    trainer.sampler.returns_logp, sample = True, trainer.sampler.sample
+
+    def off(prompts, **how):
+        return [
+            replace(one, logp=[logp + 0.3 * (place % 2) for place, logp in enumerate(one.logp)])
+            for one in sample(prompts, **how)
+        ]
+
+    trainer.sampler.sample = off
+    return trainer
+
+
+def test_without_the_switch_the_engines_log_probabilities_change_nothing(make_trainer, model, mismatched):
+    mismatched.sampler.tolerance = 10.0
+    assert torch.equal(gradient_after(make_trainer(copy.deepcopy(model))), gradient_after(mismatched))
+
+
+def test_a_stale_engine_stops_training_before_anything_is_learned(mismatched, model):
     with pytest.raises(UserError, match="engine and trainer disagree"):
-        trainer.step(0)
-    for name, parameter in trainer.policy.model.named_parameters():
+        mismatched.step(0)
+    for name, parameter in mismatched.policy.model.named_parameters():
         assert torch.equal(parameter, dict(model.named_parameters())[name])

@@ -39,28 +39,6 @@ def test_each_batch_is_of_the_policy_that_many_steps_ago(make_trainer, model, st
     assert trainer.ahead == []  # nothing was sampled that no step learns from
 
 
-def test_the_ratio_is_to_the_policy_that_sampled(make_trainer, model):
-    """One update on a stale batch, against autograd: loss = mean of -A p / p_old, unclipped."""
-    params = {"clip_low": 1.0, "clip_high": math.inf, "dual_clip": math.inf}
-    trainer = make_trainer(model, params=params, steps=2, staleness=1, learning_rate=3e-2)
-    before = copy.deepcopy(model)
-    trainer.step(0)
-    now = copy.deepcopy(model)
-    trainer.step(1)
-    prompts, rollouts = trainer.prompts_of_step(1), sampled_by(before, trainer, 1)
-    loss, tokens = 0.0, 0
-    old = [each.detach() for each in log_probabilities(before, prompts, rollouts)]
-    for advantage, rollout, ours, theirs in zip(
-        slow_advantages(rollouts, 6), rollouts, log_probabilities(now, prompts, rollouts), old, strict=True
-    ):
-        at = torch.tensor(rollout.token_ids)[:, None]
-        loss = loss - (advantage * (ours - theirs).gather(-1, at).exp()).sum()
-        tokens += len(at)
-    now.zero_grad()
-    (loss / tokens).backward()
-    assert_close(gradients(trainer.policy.model), gradients(now), relative=1e-4)
-
-
 def test_weights_may_depend_on_the_log_p_of_the_policy_that_sampled(make_trainer, model):
     """As STEER's do: a method gets it, and a generator, with every batch."""
     trainer, batches, given = make_trainer(model, "steer", steps=2, staleness=1, learning_rate=3e-2), [], []
@@ -173,15 +151,19 @@ def test_random_rewards_are_half_ones_and_belong_to_the_step(make_trainer, model
 
 
 @pytest.mark.parametrize(
-    ("setting", "weight"),
+    ("settings", "weight"),
     [
-        ("importance_truncation", lambda r: r.clamp_max(1.05)),
-        ("importance_masking", lambda r: r * (r <= 1.05)),
+        ({"params": {"clip_low": 1.0, "clip_high": math.inf, "dual_clip": math.inf}}, lambda r: r),  # PPO's ratio
+        # PPO's ratio is then to the trainer's own policy, 1, and the weight, cut at 1.05, corrects for p'.
+        ({"importance_truncation": 1.05}, lambda r: r.clamp_max(1.05)),
+        ({"importance_masking": 1.05}, lambda r: r * (r <= 1.05)),
     ],
 )
-def test_an_importance_weight_on_stale_rollouts(make_trainer, model, setting, weight):
-    """The ratio of PPO is then to the trainer's own policy, 1; the weight of p / p', cut at 1.05, corrects for p'."""
-    trainer = make_trainer(model, steps=2, staleness=1, learning_rate=3e-2, **{setting: 1.05})
+def test_the_gradient_on_stale_rollouts_is_weighted_by_the_ratio_to_the_policy_that_sampled(
+    make_trainer, model, settings, weight
+):
+    """One update, against autograd: the gradient of -A sg[weight(p / p')] log p."""
+    trainer = make_trainer(model, steps=2, staleness=1, learning_rate=3e-2, **settings)
     before = copy.deepcopy(model)
     trainer.step(0)
     now = copy.deepcopy(model)

@@ -264,9 +264,16 @@ def test_several_updates_per_batch_are_ppo(shared_model, make_trainer):
     assert_close(parameters(model) - parameters(shared_model), moved, relative=1e-3)
 
 
-def test_more_updates_than_prompts_are_refused(shared_model, make_trainer):
-    with pytest.raises(UserError, match=r"prompts_per_step is 4; it should be at least updates_per_batch \(5\)"):
-        make_trainer(shared_model, updates_per_batch=5)
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"updates_per_batch": 5}, r"^training.prompts_per_step is 4; it should be at least updates_per_batch \(5\)"),
+        ({"prompts_per_step": 13}, r"^training.prompts_per_step is 13; .* number of training problems left \(12\)"),
+    ],
+)
+def test_more_updates_than_prompts_and_too_few_problems_are_refused(shared_model, make_trainer, changes, message):
+    with pytest.raises(UserError, match=message):
+        make_trainer(shared_model, **changes)
 
 
 def test_a_batch_is_divided_into_just_as_many_updates(model, make_trainer):
@@ -296,24 +303,18 @@ def test_weights_are_cast_before_they_are_gathered(shared_model, make_trainer, m
 @pytest.mark.parametrize("count", [5, 12])
 def test_an_epoch_has_no_repeats(shared_model, make_trainer, count):
     trainer = make_trainer(shared_model, prompts_per_step=count)
-    per_epoch = 12 // min(count, 12)
+    per_epoch = 12 // count
     epochs = []
     for epoch in range(3):
         steps = [trainer.prompts_of_step(epoch * per_epoch + place) for place in range(per_epoch)]
-        assert all(len(step) == min(count, 12) for step in steps)
+        assert all(len(step) == count for step in steps)
         epochs.append([prompt.problem_id for step in steps for prompt in step])
-        assert len(set(epochs[-1])) == len(epochs[-1]) == per_epoch * min(count, 12)
+        assert len(set(epochs[-1])) == len(epochs[-1]) == per_epoch * count
     assert epochs[0] != epochs[1] != epochs[2]
     again = make_trainer(shared_model, prompts_per_step=count)
     assert again.prompts_of_step(1) == trainer.prompts_of_step(1)
     other = make_trainer(shared_model, prompts_per_step=count, seed=1)
     assert [other.prompts_of_step(step) for step in range(3)] != [trainer.prompts_of_step(step) for step in range(3)]
-
-
-def test_too_few_problems_for_a_step_are_an_error(make_trainer, model):
-    at_most = r"^training.prompts_per_step is 1000; .* number of training problems left \(\d+\)"
-    with pytest.raises(UserError, match=at_most):
-        make_trainer(model, prompts_per_step=1000)
 
 
 # ---------------------------------------------------------------- rows without a gradient

@@ -289,19 +289,3 @@ def test_engine_and_trainer_agree_within_the_tolerance_or_training_stops():
         engine_agreement(engine, trainer, 0.1)
     with pytest.raises(UserError, match="nan"):
         engine_agreement(torch.tensor([float("nan")]), torch.tensor([-1.0]), 0.1)
-
-
-def test_effective_advantages_are_the_advantages_strictly_on_policy(make_trainer, model, monkeypatch):
-    trainer, gradients, kept = make_trainer(model, steps=1), [], []
-    backward = trainer.update.backward
-
-    def recorded(*of, **named):
-        gradients.append(backward(*of, **named))
-        return gradients[-1]
-
-    monkeypatch.setattr(trainer.update, "backward", recorded)
-    trainer.keep = lambda *of: kept.append(of)
-    trainer.step(0)
-    [(_, _, _, batch, _, advantages, _)] = kept
-    [gradient] = gradients
-    torch.testing.assert_close(gradient.effective[batch.mask], advantages[batch.mask], rtol=1e-5, atol=1e-7)
