@@ -91,9 +91,13 @@ def test_the_same_run_of_other_results_is_another_run(layout, tmp_path, monkeypa
 
 
 def test_a_wandb_that_does_not_start_is_one_line(layout, monkeypatch):
+    """And those that have started are closed."""
     monkeypatch.setitem(sys.modules, "wandb", Fake("wandb", fails=True))
+    monkeypatch.setitem(sys.modules, "trackio", trackio := Fake("trackio"))
+    monkeypatch.setenv("TRACKIO_DIR", "elsewhere")
     with pytest.raises(UserError, match=r"^wandb does not start: api_key not configured \(no-tty\)$"):
-        Trackers(config_with("wandb"), layout, "grpo", 1)
+        Trackers(config_with("trackio", "wandb"), layout, "grpo", 1)
+    assert trackio.told[-1] == "finished"
 
 
 @pytest.mark.parametrize("name", ["tensorboard", "wandb", "trackio"])

@@ -73,6 +73,13 @@ def permutation(count: int, generator: torch.Generator | None) -> Int[Tensor, " 
     return torch.randperm(count, generator=generator, device=None if generator is None else generator.device)
 
 
+def without_some(mask: Mask, candidates: Chosen, count: int, generator: torch.Generator | None) -> PerToken:
+    """Weight 1 on response tokens but `count` of the candidates (all, if there are fewer), drawn uniformly."""
+    places = candidates.flatten().nonzero().squeeze(-1)
+    drawn = permutation(len(places), generator)[:count].to(mask.device)
+    return mask.float().flatten().index_fill(0, places[drawn], 0.0).view(mask.shape)
+
+
 class Clipping(Method):
     """A method that drops the outliers of a statistic of the batch: those beyond `mu`, or a `share` of the tokens."""
 
@@ -113,11 +120,11 @@ class PerGroup(Method):
     """A method whose advantages are those of each group by itself, which may be in any order and of any size."""
 
     def advantages(self, rewards: PerRollout, groups: Groups) -> PerRollout:
-        result = torch.empty_like(rewards)
+        result = torch.empty_like(rewards, dtype=torch.double)
         for group in groups.unique():
             members = groups == group
-            result[members] = self.group_advantages(rewards[members].double()).to(rewards)
-        return result
+            result[members] = self.group_advantages(rewards[members].double()).to(result)
+        return result.to(torch.promote_types(rewards.dtype, torch.float32))
 
     @abstractmethod
     def group_advantages(self, rewards: PerMember) -> PerMember:

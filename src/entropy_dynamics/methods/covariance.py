@@ -19,7 +19,7 @@ from pydantic import Field, NonNegativeFloat, model_validator
 from entropy_dynamics.core.shapes import Mask, PerToken
 from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import Method, method
-from entropy_dynamics.methods.common import batch_mean, largest, number_of, permutation
+from entropy_dynamics.methods.common import batch_mean, largest, number_of, without_some
 from entropy_dynamics.sections import Share
 
 Bound = Annotated[float, Field(allow_inf_nan=True)]
@@ -50,9 +50,7 @@ class ClipCov(Method):
         self, stats: TokenStats, advantages: PerToken, mask: Mask, *, generator: torch.Generator | None = None, **_: Any
     ) -> PerToken:
         cov = token_covariance(stats, advantages, mask)
-        candidates = ((cov > self.lb) & (cov < self.ub)).flatten().nonzero().squeeze(-1)
-        drawn = permutation(len(candidates), generator)[: number_of(self.ratio, mask)]
-        return mask.float().flatten().index_fill(0, candidates[drawn.to(mask.device)], 0.0).view(mask.shape)
+        return without_some(mask, (cov > self.lb) & (cov < self.ub), number_of(self.ratio, mask), generator)
 
 
 @method("kl_cov")

@@ -15,7 +15,7 @@ from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import method
 from entropy_dynamics.methods.clip_b import ClipB
 from entropy_dynamics.methods.clip_v import ClipV
-from entropy_dynamics.methods.common import largest, permutation
+from entropy_dynamics.methods.common import largest, permutation, without_some
 from entropy_dynamics.methods.covariance import ClipCov
 
 
@@ -76,6 +76,5 @@ class RandomPositive(ClipCov):
         self, stats: TokenStats, advantages: PerToken, mask: Mask, *, generator: Generator | None = None, **_: Any
     ) -> PerToken:
         reference = super().token_weights(stats, advantages, mask, generator=generator)
-        candidates = (mask.bool() & (advantages > 0)).flatten().nonzero().squeeze(-1)
-        drawn = permutation(len(candidates), generator)[: int((mask.bool() & (reference == 0)).sum())]
-        return mask.float().flatten().index_fill(0, candidates[drawn.to(mask.device)], 0.0).view(mask.shape)
+        dropped = int((mask.bool() & (reference == 0)).sum())
+        return without_some(mask, mask.bool() & (advantages > 0), dropped, generator)

@@ -27,11 +27,15 @@ class Trackers(ExitStack):
     def __init__(self, config: RunConfig, layout: Layout, method: str, seed: int, *, enabled: bool = True) -> None:
         super().__init__()
         logs, run = layout.root / "logs", Path(config.model.name, method, f"seed{seed}")
-        self._logs = [
-            self._tensorboard(logs / name / run) if name == "tensorboard" else self._wandb(name, config, logs, run)
-            for name in config.trackers
-            if enabled
-        ]
+        try:
+            self._logs = [
+                self._tensorboard(logs / name / run) if name == "tensorboard" else self._wandb(name, config, logs, run)
+                for name in config.trackers
+                if enabled
+            ]
+        except BaseException:
+            self.close()  # those that have started
+            raise
 
     def log(self, step: int, metrics: dict[str, Any]) -> None:
         """Log the metrics of a step, except those that are NaN."""

@@ -10,13 +10,23 @@ import torch
 from batches import random_batch, shares, stats_of
 from entropy_dynamics.core.objective import weighted_sum
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.methods import load_method
+from entropy_dynamics.methods import load_method, method_types
 from reference import assert_close, batch_of, even_sum, gradients, rollouts_of
 
 
 def advantages_of(name, rewards, groups=None, **params) -> list[float]:
     groups = torch.zeros(len(rewards), dtype=torch.long) if groups is None else torch.tensor(groups)
     return load_method(name, **params).advantages(torch.tensor(rewards), groups).tolist()
+
+
+@pytest.mark.parametrize("name", sorted(name for name, kind in method_types().items() if kind.overrides("advantages")))
+def test_advantages_of_whole_rewards_are_no_whole_numbers(name):
+    found, groups, logp = [], torch.zeros(6, dtype=torch.long), -torch.arange(1.0, 7.0)
+    for rewards in (torch.tensor([1, 0, 0, 1, 0, 0]), torch.tensor([1.0, 0.0, 0.0, 1.0, 0.0, 0.0])):
+        method = load_method(name)
+        found.append(method.advantages(method.shape_rewards(rewards, groups, logp), groups))
+    assert found[1].any()
+    torch.testing.assert_close(*found, rtol=0, atol=0)
 
 
 # ---------------------------------------------------------------- W-REINFORCE, NSR, PSR

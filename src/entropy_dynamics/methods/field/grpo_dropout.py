@@ -40,7 +40,8 @@ class GRPODropout(Method):
 
     def advantages(self, rewards: PerRollout, groups: Groups) -> PerRollout:
         assert self._mean_logp is not None
-        before, after = group_advantages(rewards, groups), torch.zeros_like(rewards)
+        before = group_advantages(rewards, groups)
+        after = torch.zeros_like(before)
         self._kept = torch.zeros_like(groups, dtype=torch.bool)
         for group in groups.unique():
             members = (groups == group).nonzero().squeeze(-1)
@@ -53,7 +54,7 @@ class GRPODropout(Method):
                 kept |= before[members] < 0
             members, logp = members[kept], logp[kept]
             own = group_advantages(rewards[members], groups[members])
-            after[members] = (own - (logp.softmax(0) * own).sum()).to(rewards)
+            after[members] = (own - (logp.softmax(0) * own).sum()).to(after)
             self._kept[members] = True
         return after
 

@@ -42,4 +42,4 @@ class PassAtK(PerGroup):
         fails = math.comb(n - c, k) / math.comb(n, k)  # 1 - rho
         others_fail = math.comb(n - c - 1, k - 1) / math.comb(n - 1, k - 1)
         sigma = math.sqrt(fails * (1 - fails)) + STD_EPS
-        return torch.where(correct, fails / sigma, (fails - others_fail) / sigma).to(rewards)
+        return torch.where(correct, fails / sigma, (fails - others_fail) / sigma)

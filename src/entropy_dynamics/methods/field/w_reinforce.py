@@ -33,7 +33,8 @@ class WReinforce(Method):
     denominator: Denominator = "kept"
 
     def advantages(self, rewards: PerRollout, groups: Groups) -> PerRollout:
-        return torch.where(rewards > 0, self.positive, -self.negative).to(rewards)
+        fixed = torch.where(rewards > 0, self.positive, -self.negative)
+        return fixed.to(torch.promote_types(rewards.dtype, torch.float32))
 
     def token_weights(self, stats: TokenStats, advantages: PerToken, mask: Mask, **_: Any) -> PerToken:
         return torch.where(advantages != 0, mask.float(), 0.0)
