@@ -40,13 +40,9 @@ def gae(
         delta_t = rho_t + gamma V_{t+1} - V_t,    A_t = delta_t + gamma lam A_{t+1},    return_t = A_t + V_t
 
     t + 1 is the next response token, which skips gaps inside a response. After the last response token, V and A are 0.
-    Returns (advantages, returns), in the dtype of `values`, 0 outside the mask; advantages are not whitened.
-
-    Args:
-        rewards: rho per token; a reward for the whole response goes to its last token, with 0 at the others.
-        values: V, the critic's value before each token.
-        gamma: discount factor.
-        lam: GAE's lambda; 1 gives A_t = (discounted future reward) - V_t.
+    rho are the `rewards`: that of a whole response goes to its last token. V_t is the critic's value before token t;
+    lam = 1 gives A_t = (discounted future reward) - V_t. Returns (advantages, returns), in the dtype of `values`, 0
+    outside the mask; advantages are not whitened.
     """
     response = mask.bool()
     advantages = torch.zeros_like(values)

@@ -1,6 +1,7 @@
 """Metrics of a batch of tokens: one flat dictionary of numbers."""
 
 import math
+from functools import partial
 
 import torch
 
@@ -37,9 +38,10 @@ def entropy_metrics(
     reweighted = s_centered if ratio is None else s_centered * ratio[mask].double()
     terms = -(advantage - advantage.mean()) * (reweighted - reweighted.mean())
     dropped, negative = weight == 0, advantage < 0
+    change = partial(batch_entropy_change, advantages * weights, stats.s_centered, mask, learning_rate)
     entropy = stats.entropy[mask].double()
     top = entropy >= entropy.topk(math.ceil(TOP * len(entropy))).values[-1:]
-    return {
+    metrics = {
         "entropy": float(entropy.mean()),
         "s_star_mean": float(stats.s_star[mask].double().mean()),
         "s_centered_mean": float(reweighted.mean()),
@@ -51,21 +53,12 @@ def entropy_metrics(
         "neg_cov_negative": float(terms.clamp_max(0).mean()),
         "clip_fraction": float(dropped.double().mean()),
         "clip_fraction_neg": float((dropped & negative).sum() / negative.sum().clamp_min(1)),
-        "predicted_entropy_change": float(
-            batch_entropy_change(advantages * weights, stats.s_centered, mask, learning_rate, ratio)
-        ),
+        "predicted_entropy_change": float(change(ratio)),
         "tokens": int(mask.sum()),
-        **({} if ratio is None else _as_if_on_policy(stats, advantages * weights, mask, learning_rate)),
     }
-
-
-def _as_if_on_policy(stats: TokenStats, advantages: PerToken, mask: Chosen, learning_rate: float) -> dict[str, float]:
-    return {
-        "s_centered_sampled": float(stats.s_centered[mask].double().mean()),
-        "predicted_entropy_change_sampled": float(
-            batch_entropy_change(advantages, stats.s_centered, mask, learning_rate)
-        ),
-    }
+    if ratio is not None:
+        metrics |= {"s_centered_sampled": float(s_centered.mean()), "predicted_entropy_change_sampled": float(change())}
+    return metrics
 
 
 def change_metrics(before: TokenStats, after: TokenStats, mask: Chosen) -> dict[str, float]:
