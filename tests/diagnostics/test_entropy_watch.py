@@ -9,9 +9,8 @@ import pytest
 
 from command_line import error, output, run, write_lines
 from entropy_dynamics.analysis.columns import PARTS
-from entropy_dynamics.diagnostics.entropy_watch import TESTABLE, TREND
-from entropy_dynamics.diagnostics.trend import trend_p
-from trainer_logs import FALLING, STEPS, TRAINERS, json_lines, of_trainer, ours, trainer_state
+from entropy_dynamics.diagnostics.entropy_watch import TESTABLE, TREND, trend_p
+from trainer_logs import FALLING, STEPS, TRAINERS, json_lines, of_trainer, ours, parquet, trainer_state
 
 
 @pytest.mark.parametrize("write", [ours, *map(of_trainer, TRAINERS)], ids=["with the lens", *TRAINERS])
@@ -43,6 +42,9 @@ def test_what_entropy_may_rise_with_is_known_in_every_trainer(name, key, tmp_pat
 def watch(capsys, tmp_path, **columns) -> str:
     pd.DataFrame({"step": range(len(columns["entropy"]))} | columns).to_parquet(tmp_path / "metrics.parquet")
     return run(capsys, "entropy-watch", tmp_path)
+
+
+ROWS = [{"step": step, "entropy": value} for step, value in enumerate(FALLING)]
 
 
 def test_entropy_watch_says_when_entropy_rose(tmp_path, capsys):
@@ -86,13 +88,6 @@ def test_entropy_watch_takes_the_column_that_it_is_given(tmp_path, capsys):
     assert run(capsys, "entropy-watch", path).startswith("Entropy did not change")
     assert run(capsys, "entropy-watch", path, "--entropy", "my/H").startswith("Entropy fell from 1.39 to 0.2 nats")
     assert "logs no my/h; did you mean 'my/H'?" in error(capsys, "entropy-watch", path, "--entropy", "my/h")
-
-
-def test_an_entropy_below_zero_is_one_line(tmp_path, capsys):
-    path = write_lines(tmp_path / "log.jsonl", [{"step": n, "entropy": -value} for n, value in enumerate(FALLING)])
-    assert error(capsys, "entropy-watch", path).startswith(
-        f"{path}: entropy is -1.397 at step 0; it should be 0 or more, in nats"
-    )
 
 
 def test_entropy_watch_of_a_constant_or_from_zero_has_no_nan(tmp_path, capsys):
@@ -211,18 +206,7 @@ def test_verls_clip_ratio_is_truncation_only_at_one_longest_length(longest, name
     assert "verl aggregates actor/entropy by actor.loss_agg_mode: nats per token only with token-mean." in text
 
 
-def test_a_sum_over_sequences_is_one_line(tmp_path, capsys):
-    path = log(tmp_path / "log.jsonl", [{"actor/entropy": 1000 * value} for value in FALLING])
-    message = f"{path}: actor/entropy is 1397 at step 0; the entropy of a token is at most ln(vocabulary), some 12 nats"
-    assert error(capsys, "entropy-watch", path).startswith(message)
-
-
 # ---------------------------------------------------------------- the files that it reads
-def test_an_export_of_several_runs_is_one_line(tmp_path, capsys):
-    pd.DataFrame({"Step": [0], "a - entropy": [1.0], "b - entropy": [1.0]}).to_csv(path := tmp_path / "e.csv")
-    assert error(capsys, "entropy-watch", path) == f"{path} cannot be read: it has several runs; export one of them"
-
-
 def test_a_curve_that_tensorboard_exports_is_read(tmp_path, capsys):
     rows = "".join(f"1700000000.{step},{step},{value}\n" for step, value in enumerate(FALLING))
     (path := tmp_path / "actor.csv").write_text(f"Wall time,Step,Value\n{rows}")
@@ -230,8 +214,7 @@ def test_a_curve_that_tensorboard_exports_is_read(tmp_path, capsys):
 
 
 def test_a_file_of_several_runs_is_one_line(tmp_path, capsys):
-    keys = {"model": "toy", "method": "grpo", "seed": 0}
-    rows = [{"step": step, "entropy": value} | keys for step, value in enumerate(FALLING)]
+    rows = [row | {"model": "toy", "method": "grpo", "seed": 0} for row in ROWS]
     write_lines(path := tmp_path / "log.jsonl", rows)
     assert "Entropy fell" in run(capsys, "entropy-watch", path)
     write_lines(path, rows + [row | {"seed": seed, "method": "clip_b"} for row in rows for seed in (1, 2)])
@@ -241,27 +224,29 @@ def test_a_file_of_several_runs_is_one_line(tmp_path, capsys):
     assert "Entropy fell" in run(capsys, "entropy-watch", path)
 
 
-WRONG = [
-    ([{"step": 0, "entropy": 1.0}, {"step": 1, "entropy": "n/a"}], "entropy is 'n/a' at step 1; it should be a finite"),
-    ([{"step": "2,600", "entropy": 1.0}], "step is '2,600' in row 1; it should be a finite number"),
-    ([{"step": 0, "entropy": float("inf")}], "entropy is inf at step 0; it should be a finite number"),
-    ([{"step": 1e300, "entropy": 1.0}], "step is 1e+300; it should be at most 2**53"),
-]
-
-
-@pytest.mark.parametrize(("rows", "message"), WRONG, ids=[message for _, message in WRONG])
-def test_what_is_not_a_number_is_one_line(rows, message, tmp_path, capsys):
-    write_lines(path := tmp_path / "log.jsonl", rows)
-    assert error(capsys, "entropy-watch", path).startswith(f"{path} cannot be read: {message}")
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([(0, 1.0), (1, "n/a")], " cannot be read: entropy is 'n/a' at step 1; it should be a finite"),
+        ([("2,600", 1.0)], " cannot be read: step is '2,600' in row 1; it should be a finite number"),
+        ([(0, math.inf)], " cannot be read: entropy is inf at step 0; it should be a finite number"),
+        ([(1e300, 1.0)], " cannot be read: step is 1e+300; it should be at most 2**53"),
+        ([(None, 1.0)], " has no rows with a step"),
+        ([(0, 1.0)], " has 1 step with an entropy; 5 are needed"),
+        ([*enumerate([-1.5] * 9)], ": entropy is -1.5 at step 0; it should be 0 or more, in nats"),
+        ([*enumerate([1397] * 9)], ": entropy is 1397 at step 0; the entropy of a token is at most ln(vocabulary), "),
+    ],
+)
+def test_a_step_or_an_entropy_that_is_none_is_one_line(rows, message, tmp_path, capsys):
+    path = write_lines(tmp_path / "log.jsonl", [{"step": step, "entropy": value} for step, value in rows])
+    assert error(capsys, "entropy-watch", path).startswith(f"{path}{message}")
 
 
 def test_numbers_that_are_text_are_numbers(tmp_path, capsys):
     """As text, step 10 comes before step 2."""
-    rows = [{"step": str(step), "entropy": str(value)} for step, value in enumerate(FALLING)]
-    write_lines(path := tmp_path / "log.jsonl", rows)
-    assert "Half of it was over by step 13; it moved fastest between the steps 10 and 14" in run(
-        capsys, "entropy-watch", path
-    )
+    path = write_lines(tmp_path / "log.jsonl", [{name: str(value) for name, value in row.items()} for row in ROWS])
+    told = "Half of it was over by step 13; it moved fastest between the steps 10 and 14"
+    assert told in run(capsys, "entropy-watch", path)
 
 
 @pytest.mark.parametrize("axis", ["train/step", "trainer/step", "policy_step", "Optimizer Step", "env/global_step"])
@@ -272,17 +257,16 @@ def test_the_axis_of_a_panel_is_the_step(axis, tmp_path, capsys):
 
 
 def test_hidden_files_and_folders_are_no_runs(tmp_path, capsys):
-    rows = [{"step": step, "entropy": value} for step, value in enumerate(FALLING)]
     for name in ("train", ".ipynb_checkpoints/train-checkpoint", ".trash/old"):
-        write_lines(tmp_path / f"{name}.jsonl", rows)
+        write_lines(tmp_path / f"{name}.jsonl", ROWS)
     (tmp_path / "._train.jsonl").write_bytes(b"\x00\x05\x16\x07Mac OS X")
     assert run(capsys, "entropy-watch", tmp_path).endswith(f"Read from {tmp_path}/train.jsonl.\n")
-    write_lines(hidden := tmp_path / ".runs/a.jsonl", rows)  # what the user names is read
+    write_lines(hidden := tmp_path / ".runs/a.jsonl", ROWS)  # what the user names is read
     assert "Entropy fell" in run(capsys, "entropy-watch", hidden.parent)
 
 
 def test_half_a_surrogate_pair_in_a_column_that_nobody_reads(tmp_path, capsys):
-    rows = [{"step": step, "entropy": value, "note": "\ud835"} for step, value in enumerate(FALLING)]
+    rows = [row | {"note": "\ud835"} for row in ROWS]
     write_lines(tmp_path / "a/log.jsonl", rows)
     trainer_state(tmp_path / "a", rows)
     for name in ("log.jsonl", "trainer_state.json"):
@@ -311,9 +295,7 @@ def test_files_of_two_runs_in_one_folder_are_not_averaged(tmp_path, capsys):
 
 def test_the_last_value_of_a_step_counts(tmp_path, capsys):
     """A run that was started again twice, and appended to its log."""
-    rows = [{"step": step, "entropy": 2.0} for step in range(20)] * 2
-    rows += [{"step": step, "entropy": value} for step, value in enumerate(FALLING)]
-    write_lines(path := tmp_path / "log.jsonl", rows)
+    path = write_lines(tmp_path / "log.jsonl", [row | {"entropy": 2.0} for row in ROWS[:20]] * 2 + ROWS)
     out, err = output(capsys, "entropy-watch", path)
     assert out.startswith("Entropy fell from 1.39 to 0.2 nats (-86%; means of the first and the last 4 of 40 steps).")
     assert err == f"{path} logs the entropy of 20 steps more than once; the last value counts\n"
@@ -322,8 +304,7 @@ def test_the_last_value_of_a_step_counts(tmp_path, capsys):
 def test_entropy_watch_reads_all_checkpoints_of_a_run_and_one_run_only(tmp_path, capsys):
     for last in (5, 40):  # by name checkpoint-40 comes first
         (folder := tmp_path / f"run/checkpoint-{last}").mkdir(parents=True)
-        history = [{"step": step, "entropy": value} for step, value in enumerate(FALLING[:last])]
-        (folder / "trainer_state.json").write_text(json.dumps({"log_history": history}))
+        (folder / "trainer_state.json").write_text(json.dumps({"log_history": ROWS[:last]}))
     text = run(capsys, "entropy-watch", tmp_path / "run")
     assert "last 4 of 40 steps" in text
     assert text.endswith(f"Read from {tmp_path}/run/checkpoint-40/trainer_state.json and 1 more.\n")
@@ -334,12 +315,11 @@ def test_entropy_watch_reads_all_checkpoints_of_a_run_and_one_run_only(tmp_path,
     [
         ("missing.jsonl", None, "no file {}"),
         ("notes.txt", "x", "{} should be one of metrics.parquet, trainer_state.json, metrics.jsonl"),
-        ("stepless.jsonl", '{"step": null, "entropy": 1.0}\n', "{} has no rows with a step"),
-        ("short.jsonl", '{"step": 0, "entropy": 1.0}\n', "{} has 1 step with an entropy; 5 are needed"),
         ("trainer_state.json", "[1, 2]", "{} cannot be read: it has no log_history"),
         ("german.csv", "Step;entropy\n1;0,5\n", "{} cannot be read: its columns are separated by ;, not by commas"),
         ("tabs.csv", "Step\tentropy\n1\t0.5\n", "{} cannot be read: its columns are separated by tabs, not by commas"),
         ("wide.csv", "step,entropy\n1,0,5\n", "{} cannot be read: Length of header or names does not match"),
+        ("runs.csv", "Step,a - S,b - S\n0,1,1\n", "{} cannot be read: it has several runs; export one of them"),
         ("stray.csv", "time,entropy\n1,0.5\n", "{} cannot be read: it logs no step (step, train/global_step"),
     ],
 )
@@ -350,29 +330,19 @@ def test_a_file_that_is_no_log_is_one_line(name, text, message, tmp_path, capsys
     assert error(capsys, "entropy-watch", path).startswith(message.format(path))
 
 
-def nan_in_json_lines(folder, values):
-    rows = [{"step": step, "entropy": value} for step, value in enumerate(values)]
-    rewards = ({"step": step, "reward": step / 100} for step in range(len(values)))
-    write_lines(folder / "log.jsonl", [row for both in zip(rows, rewards, strict=True) for row in both])
+def panel(folder, rows):
+    """Of two metrics, which have rows of their own."""
+    text = "".join("{step},{entropy},\n{step},,{step}\n".format(**row) for row in rows).replace("nan", "NaN")
+    (folder / "log.csv").write_text(f"Step,run - entropy,run - reward\n{text}")
 
 
-def nan_in_trainer_state(folder, values):
-    trainer_state(folder, [{"step": step, "entropy": value, "loss": math.nan} for step, value in enumerate(values)])
-
-
-def nan_in_csv(folder, values):
-    text = "\n".join(f"{step},{value},\n{step},,{step / 100}" for step, value in enumerate(values))
-    (folder / "log.csv").write_text(f"Step,run - entropy,run - reward\n{text.replace('nan', 'NaN')}\n")
-
-
-def nan_in_parquet(folder, values):
-    pd.DataFrame({"step": range(len(values)), "entropy": values}).to_parquet(folder / "metrics.parquet")
-
-
-@pytest.mark.parametrize("write", [nan_in_json_lines, nan_in_trainer_state, nan_in_csv, nan_in_parquet])
+@pytest.mark.parametrize("write", [json_lines, trainer_state, panel, parquet])
 def test_an_entropy_that_is_nan_is_counted(write, tmp_path, capsys):
     """Not the steps that log no entropy: those of other rows, or after the last."""
-    write(tmp_path, [*FALLING[:20], *[math.nan] * 20])
+    rows = [{"step": step, "entropy": value} for step, value in enumerate([*FALLING[:20], *[math.nan] * 20])]
+    if write in (json_lines, trainer_state):
+        rows = [row for one in rows for row in (one, {"step": one["step"], "reward": one["step"], "loss": math.nan})]
+    write(tmp_path, rows)
     out, err = output(capsys, "entropy-watch", tmp_path)
     assert out.startswith("Entropy fell from 1.4 to ")
     assert err.endswith("entropy is NaN at 20 of 40 steps, first at step 20\n")
@@ -397,8 +367,7 @@ def test_a_null_of_others_parquet_is_no_nan(sparse, name, entropy, tmp_path, cap
 
 
 def test_what_stands_for_a_missing_value_in_a_csv_file_is_one(tmp_path, capsys):
-    missing = "NA"
-    text = "".join(f"{step},{value},{missing}\n{step},{missing},1\n" for step, value in enumerate(FALLING))
+    text = "".join(f"{step},{value},NA\n{step},NA,1\n" for step, value in enumerate(FALLING))
     (path := tmp_path / "log.csv").write_text(f"step,entropy,reward\n{text}50,NaN,1\n")
     out, err = output(capsys, "entropy-watch", path)
     assert "means of the first and the last 4 of 40 steps" in out
@@ -408,7 +377,7 @@ def test_what_stands_for_a_missing_value_in_a_csv_file_is_one(tmp_path, capsys):
 
 def test_of_several_kinds_the_first_with_an_entropy_is_read_and_named(tmp_path, capsys):
     pd.DataFrame({"step": [0, 1], "loss": [1.0, 2.0]}).to_parquet(tmp_path / "metrics.parquet")
-    json_lines(tmp_path, [{"step": step, "entropy": value} for step, value in enumerate(FALLING)])
+    json_lines(tmp_path, ROWS)
     text = run(capsys, "entropy-watch", tmp_path)
     assert text.startswith("Entropy fell from 1.39 to 0.2 nats")
     assert text.endswith(f"Read from {tmp_path}/metrics.jsonl.\n")

@@ -1,6 +1,9 @@
-"""pass-at-k: which rows are samples of one policy, and which problems are the same."""
+"""pass-at-k: what it estimates, which rows are samples of one policy, and which problems are the same."""
 
 import json
+import math
+from itertools import combinations
+from math import comb
 
 import numpy as np
 import pandas as pd
@@ -22,6 +25,15 @@ def rows(**columns):
     ]
 
 
+def graded(grades, **columns):
+    return [{"problem_id": name, "correct": grade} | columns for name, row in grades.items() for grade in row]
+
+
+def written(path, rows):
+    pd.DataFrame(rows).to_parquet(path) if path.suffix == ".parquet" else write_lines(path, rows)
+    return path
+
+
 def json_rows(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
@@ -36,6 +48,144 @@ def curve_of(capsys, *arguments):
     out, err = output(capsys, "pass-at-k", *arguments)
     assert out.split("\n")[0].split()[2:] == ["low", "high"]
     return curve(out), err
+
+
+# ---------------------------------------------------------------- the estimate, and the difference of two files
+@pytest.mark.parametrize(
+    ("file", "problem", "correct", "options"),
+    [
+        ("ours.parquet", "problem_id", "correct", []),
+        ("verl.jsonl", "input", "score", []),
+        ("trl.parquet", "prompt", "my_reward", ["--correct", "my_reward"]),
+        ("skyrl.jsonl", "input_prompt", "score", []),
+    ],
+)
+def test_pass_at_k_is_the_mean_over_all_subsets(file, problem, correct, options, tmp_path, capsys):
+    path = written(tmp_path / file, [{problem: row["problem_id"], correct: row["correct"]} for row in graded(GRADES)])
+    printed = run(capsys, "pass-at-k", path, *options)
+    assert curve(printed) == CURVE
+    assert {
+        k: pytest.approx(100 * np.mean([any(s) for row in GRADES.values() for s in combinations(row, k)]), abs=0.05)
+        for k in (1, 2, 4)
+    } == CURVE
+    for line in printed.splitlines()[1:]:
+        _, value, low, high = map(float, line.split())
+        assert 0 <= low < value < high <= 100
+
+
+def test_two_files_are_compared_on_the_same_problems(tmp_path, capsys):
+    better = {name: [*row[1:], 1] for name, row in GRADES.items() if name != "d"} | {"e": [0, 0, 0, 0], "f": [1] * 4}
+    one, two = (written(tmp_path / f"{name}.jsonl", graded(of)) for name, of in (("one", GRADES), ("two", better)))
+    out, err = output(capsys, "pass-at-k", one, two)
+    value, low, high = map(float, out.splitlines()[1].split()[7:])
+    assert low < value < high
+    gains = [np.mean(better[name]) - np.mean(GRADES[name]) for name in "abc"]
+    assert value == pytest.approx(100 * np.mean(gains), abs=0.05)
+    assert err.startswith("the difference is of the 3 problems that both have, of 4 and 5\n")
+
+
+def test_two_files_are_compared_at_all_k_at_once(tmp_path, capsys):
+    """The second always solves half of 60 problems, and none of the others; the first each in one sample of four."""
+    each, half = {str(at): [1, 0, 0, 0] for at in range(60)}, {str(at): [at % 2] * 4 for at in range(60)}
+    rng = np.random.default_rng(0)
+    alike = {str(problem): rng.integers(0, 2, 4).tolist() for problem in range(60)}
+    for first, second, change in (
+        (each, half, "gains at k = 1, loses at k = 3 to 4"),
+        (half, each, "gains at k = 3 to 4, loses at k = 1"),
+        (alike, alike | {"0": [1, 1, 1, 1], "1": [0] * 4}, "neither gains nor loses"),
+    ):
+        files = written(tmp_path / "one.jsonl", graded(first)), written(tmp_path / "two.jsonl", graded(second))
+        _, err = output(capsys, "pass-at-k", *files)
+        assert err == f"all k to 4 at once (95 % band): the second {change}\n"
+
+
+def test_a_folder_is_all_of_its_files_and_columns_are_named_by_what_differs(tmp_path, capsys):
+    halves = [{name: GRADES[name] for name in names} for names in ("ab", "cd")]
+    for method in ("grpo", "clip_b@mu=2.5"):
+        (folder := tmp_path / method / "seed0").mkdir(parents=True)
+        for place, half in enumerate(halves):
+            written(folder / f"part{place}.{('parquet', 'jsonl')[place]}", graded(half))
+        written(folder / "T1" / "part0.jsonl", graded({"z": [1, 1, 1, 1]}))
+        (folder / "notes.txt").write_text("")
+    whole = written(tmp_path / "whole.parquet", graded(GRADES))
+    header, *rows = run(
+        capsys, "pass-at-k", tmp_path / "grpo" / "seed0", tmp_path / "clip_b@mu=2.5" / "seed0"
+    ).splitlines()
+    assert header.split() == ["k", "grpo", "low", "high", "clip_b@mu=2.5", "low", "high", "difference", "low", "high"]
+    assert max(map(len, (header, *rows))) <= 80
+    alone = run(capsys, "pass-at-k", whole).splitlines()
+    assert alone[0].split() == ["k", "whole", "low", "high"]
+    assert [row.split()[:4] for row in rows] == [row.split() for row in alone[1:]]
+    (empty := tmp_path / "empty").mkdir()
+    assert error(capsys, "pass-at-k", empty) == f"{empty} has no .parquet, .jsonl or .csv file"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("missing.jsonl", None, "no file {}"),
+        ("samples.txt", "a,b", "{} should be a .parquet, .jsonl or .csv file"),
+        ("samples.csv", "input;score\n1;0\n", "{} cannot be read: its columns are separated by ;, not by commas"),
+        ("broken.jsonl", "{", "{}: line 1 is not a JSON object"),
+        ("no.jsonl", '{"input": "1+1", "output": "2"}', "{} has no column for the grade of an answer"),
+        ("text.jsonl", '{"input": "1", "score": "good"}', "{}: score is 'good'; it should be true, false or a finite"),
+        ("ungraded.jsonl", '{"input": "1", "score": null}', "{}: no sample has a value of score"),
+        ("empty.jsonl", '{"input": "1", "score": 1}\n{"input": "", "score": 0}', "{}: 1 of 2 samples have no input"),
+        ("latin.jsonl", b'{"input": 1}\n{"input": "\xe9"}', "{}: line 2 is not a JSON object"),
+    ],
+)
+def test_a_mistake_is_one_line(name, text, message, tmp_path, capsys):
+    path = tmp_path / name
+    if text is not None:
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    assert error(capsys, "pass-at-k", path).startswith(message.format(path))
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
+def test_a_sample_without_a_grade_is_left_out_and_counted(suffix, tmp_path, capsys):
+    grades = {"a": [True, None, True, False], "b": [None] * 4, "c": [False, False, None, False]}
+    path = written(tmp_path / f"some.{suffix}", graded(grades))
+    said = f"{path}: 6 of 12 samples have no correct and are left out; 2 of 3 problems are left\n"
+    assert curve_of(capsys, path) == ({1: 33.3, 2: 50.0, 3: 50.0}, said)  # 2 of 3, and 0 of 3
+
+
+def test_ids_that_are_text_stay_apart(tmp_path, capsys):
+    path = written(tmp_path / "ids.jsonl", graded({"007": [1], "7": [0], "7.0": [0]}))
+    assert curve_of(capsys, path)[0] == {1: 33.3}  # one problem would have three samples
+
+
+def as_expected(rates, n):
+    """Grades of n samples per problem, c correct ones as often as the rates, in quarters, would have them."""
+    often = [sum(comb(n, c) * rate**c * (4 - rate) ** (n - c) for rate in rates) for c in range(n + 1)]
+    counts = np.repeat(range(n + 1), np.array(often) // math.gcd(*often))
+    return {str(problem): [1] * c + [0] * (n - c) for problem, c in enumerate(counts)}
+
+
+def true_variance(p, n, k):
+    """Of Pass@k from n samples, over what they may be."""
+    chances = [comb(n, c) * p**c * (1 - p) ** (n - c) for c in range(n + 1)]
+    estimates = [1 - comb(n - c, k) / comb(n, k) for c in range(n + 1)]
+    return np.dot(chances, np.square(estimates)) - np.dot(chances, estimates) ** 2
+
+
+@pytest.mark.parametrize(("rates", "n", "ks"), [((1, 3), 4, (1, 2)), ((2,), 8, (1, 2, 4))])
+def test_the_power_from_few_samples_is_that_of_the_true_rates(rates, n, ks, tmp_path, capsys):
+    """To put the file's rates for the true ones gives 1 - 1/n of it, for k = 1."""
+    path = written(tmp_path / "samples.parquet", graded(as_expected(rates, n)))
+    _, header, *rows = map(str.split, run(capsys, "pass-at-k", path, "--power", 5).splitlines())
+    assert header == ["samples", *(f"k={k}" for k in ks)]
+    of_both = 2 * ((1.959964 + 1.281552) / 0.05) ** 2
+    expected = [
+        [m, *(math.ceil(of_both * np.mean([true_variance(rate / 4, m, k) for rate in rates])) for k in ks)]
+        for m in (n // 2, n, 2 * n, 4 * n)
+    ]
+    assert [list(map(int, row)) for row in rows] == expected
+    problems, rng, found = int(rows[1][1]), np.random.default_rng(0), 0
+    p = np.resize(np.array(rates) / 4, problems)
+    for _ in range(1000):
+        difference = (rng.binomial(n, p + 0.05) - rng.binomial(n, p)) / n
+        found += difference.mean() / (difference.std(ddof=1) / problems**0.5) > 1.96
+    assert found / 1000 == pytest.approx(0.9, abs=0.03)
 
 
 # ---------------------------------------------------------------- seeds and ids
@@ -291,10 +441,6 @@ def test_data_sets_that_are_pooled_are_named(tmp_path, capsys):
 
 
 # ---------------------------------------------------------------- what tells rows apart
-def graded(grades, **columns):
-    return [{"problem_id": name, "correct": grade} | columns for name, row in grades.items() for grade in row]
-
-
 def first_row(capsys, *arguments):
     """The columns of the table without bounds, and their values at k = 1."""
     header, row, *_ = (line.split() for line in run(capsys, "pass-at-k", *arguments).splitlines())
