@@ -9,8 +9,6 @@ examples/lean/grpo.sh. Not implemented: its second epoch over each batch and its
 """
 
 import torch
-from jaxtyping import Int
-from torch import Tensor
 
 from entropy_dynamics.core.groups import Grouping
 from entropy_dynamics.core.shapes import Groups, PerRollout
@@ -29,16 +27,11 @@ class Unlikeliness(Method):
     The official recipe drops such groups, which is equivalent to `false`."""
 
     def shape_rewards(self, rewards: PerRollout, groups: Groups, mean_logp: PerRollout) -> PerRollout:
-        ranks, sizes = ranks_in_groups(mean_logp, groups)
-        shaped = torch.where(rewards > 0, rewards * (1 - self.beta * ranks.to(rewards) / sizes), rewards)
+        in_batch = mean_logp.argsort(stable=True).argsort()  # ties in order of appearance
+        same_group = groups[:, None] == groups
+        ranks = (same_group & (in_batch < in_batch[:, None])).sum(-1).to(rewards)
+        shaped = torch.where(rewards > 0, rewards * (1 - self.beta * ranks / same_group.sum(-1)), rewards)
         if self.shape_constant_groups:
             return shaped
         grouping = Grouping.by(groups)
         return torch.where(grouping.constant(rewards)[grouping.of], rewards, shaped)
-
-
-def ranks_in_groups(values: PerRollout, groups: Groups) -> tuple[Int[Tensor, " batch"], Int[Tensor, " batch"]]:
-    """Rank of each value within its group (0 = smallest; ties in order of appearance), and the group's size."""
-    rank = values.argsort(stable=True).argsort()  # in the batch
-    same_group = groups[:, None] == groups
-    return (same_group & (rank < rank[:, None])).sum(-1), same_group.sum(-1)
