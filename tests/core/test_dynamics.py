@@ -55,7 +55,13 @@ def onehot(tokens, size):
     return torch.nn.functional.one_hot(tokens, size).double()
 
 
-# ---------------------------------------------------------------- S
+# ---------------------------------------------------------------- S, Lemma 1
+
+
+def test_worked_values_of_s():
+    expected = torch.tensor([0.311601, -0.161524, -0.150077], dtype=torch.float64)
+    torch.testing.assert_close(discriminator(WORKED_P), expected, rtol=0, atol=1e-6)
+    assert expected_discriminator(WORKED_P).item() == pytest.approx(0.170808, abs=1e-6)
 
 
 @pytest.mark.parametrize("rare", [0.4, 0.1, 1e-3, 1e-6, 1e-9])
@@ -82,6 +88,19 @@ def test_theorems_match_autograd(kind):
     torch.testing.assert_close(single, gradient[rows, tokens], rtol=1e-6, atol=5e-15)
     step = entropy_change_gradient_step(p[rows], tokens, 1.0)
     torch.testing.assert_close(step, along_step.sum(-1), rtol=1e-6, atol=5e-15)
+
+
+@pytest.mark.parametrize("kind", ["random", "uniform", "peaked", "vocabulary"])
+def test_theorems_match_finite_differences(kind):
+    h = 1e-4  # in a very peaked distribution the differences would be rounding alone
+    logits = make_logits(kind)
+    p = logits.softmax(-1)
+    rows, tokens = some_tokens(p)
+    logits, p = logits[rows], p[rows]
+    direction = onehot(tokens, p.shape[-1])
+    for predict, d in ((entropy_change_single_logit, direction), (entropy_change_gradient_step, direction - p)):
+        measured = (entropy_of(logits + h * d) - entropy_of(logits - h * d)) / 2
+        torch.testing.assert_close(predict(p, tokens, h), measured, rtol=1e-5, atol=1e-13)
 
 
 @pytest.mark.parametrize("predict", [entropy_change_single_logit, entropy_change_gradient_step])
