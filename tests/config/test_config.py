@@ -228,6 +228,9 @@ def test_a_toy_model_never_trains_with_the_settings_of_a_large_one(configs):
     mine.write_text(copied.replace("toy: laptop", "toy: mine"))
     assert load_config("mine", MODEL, "clip_b", configs=configs).training.optimizer.learning_rate == 6e-4
     assert "clip_b.yaml are for the toy models of laptop, desk, none" in released_settings("mine", "clip_b", configs)
+    assert "clip_b.yaml are for the toy models" in released_settings(
+        "mine", "random_mask", configs
+    )  # it extends clip_b
     assert released_settings("mine", "grpo", configs) is None
     for scale in ("laptop", "smoke", "desk"):
         assert released_settings(scale, "clip_b", configs) is None
@@ -331,6 +334,19 @@ def changed(config: StageConfig, other: StageConfig) -> list[str]:
 def test_a_stage_depends_on_the_settings_that_it_uses(entry, stages):
     before, after = (load_config("laptop", MODEL, "clip_b", given) for given in ([], [entry]))
     assert changed(after, before) == stages
+
+
+def test_a_toy_model_does_not_depend_on_another_whose_name_begins_like_its_own(configs):
+    model = yaml.safe_load((configs / f"model/{MODEL}.yaml").read_text())
+    model["model"]["name"] = "qwen2"
+    (configs / "model/qwen2.yaml").write_text(yaml.safe_dump(model))
+    toy = yaml.safe_load((configs / "scale/laptop.yaml").read_text())["toy_models"][MODEL]
+    scale = {"extends": "laptop", "scale": "mine", "models": ["qwen2", MODEL], "toy_models": {"qwen2": toy}}
+    (configs / "scale/mine.yaml").write_text(yaml.safe_dump(scale))
+    one, other = (
+        load_config("mine", "qwen2", overrides=[f"toy_models[{MODEL}].seed={n}"], configs=configs) for n in (1, 2)
+    )
+    assert changed(one, other) == []
 
 
 def test_machine_file(configs):

@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from entropy_dynamics.results.files import read_jobs, read_parquet, write_json, write_parquet, written_whole
+from entropy_dynamics.results.files import read_jobs, read_json, read_parquet, write_json, write_parquet, written_whole
 from fault_harness import flip_a_bit, truncate
 from mistakes import mistake
 
@@ -144,6 +144,13 @@ def test_a_damaged_parquet_file_is_a_single_line_error(tmp_path, damage):
     damage(path)
     with mistake(match=r"a\.parquet is damaged \(.+\): delete it and rerun its stage$"):
         read_parquet(path)
+
+
+@pytest.mark.parametrize("content", [b'{"a": 1', b'"\xff"', b"[" * 100_000])
+def test_a_damaged_json_file_is_a_single_line_error(tmp_path, content):
+    (tmp_path / "a.json").write_bytes(content)
+    with mistake(match=r"a\.json is damaged \(.+\): delete it and rerun its stage$"):
+        read_json(tmp_path / "a.json")
 
 
 def test_torn_lines_of_a_record_are_left_out(tmp_path):

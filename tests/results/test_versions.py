@@ -20,6 +20,7 @@ FILES = {
         from PACKAGE import Base
         from PACKAGE.shared import half
         from PACKAGE import tables
+        import PACKAGE.places as places
 
         SHARE = 0.1
 
@@ -36,8 +37,13 @@ FILES = {
 
         class Two(Base):
             pass
+
+
+        class Three:
+            limit = places.PLACES
     """,
     "tables": "ROWS = [1, 2]\n",
+    "places": "PLACES = 3\n",
     "grading": "def check(x):\n    return x == 1\n",
 }
 
@@ -80,6 +86,10 @@ def version(tmp_path, monkeypatch):
 )
 def test_an_edit_of_what_a_class_uses_is_another_version(version, file, old, new):
     assert version(file, old, new) != version()
+
+
+def test_an_edit_of_a_module_that_is_imported_whole_is_another_version(version):
+    assert version("places", "PLACES = 3", "PLACES = 4", kind="Three") != version(kind="Three")
 
 
 @pytest.mark.parametrize(

@@ -113,11 +113,12 @@ def _loaded(
             f"only {', '.join(allowed)} may be set"
         )
     if config.scale != scale:  # results are stored under this name
-        raise UserError(f"{files['scale'][-1]}: scale is {config.scale!r}; it should be {scale!r}, like its file")
+        raise UserError(f"{source(('scale',))}: scale is {config.scale!r}; it should be {scale!r}, like its file")
     if model is not None and model not in config.models:
         raise UserError(f"scale {scale} has no model {model!r}{nearest(model, config.models)}")
     if isinstance(config, StageConfig) and config.model.name != model:
-        raise UserError(f"configs/model/{model}.yaml: model.name is {config.model.name!r}; it should be {model!r}")
+        where = source(("model", "name"))
+        raise UserError(f"{where}: model.name is {config.model.name!r}; it should be {model!r}, like its file")
     large = {str(file) for file in (configs / "base.yaml", *files.get("method", ()))}  # for models of the paper's sizes
     setters = [name for name, layer in layers if sets(layer, ("training", "optimizer", "learning_rate"))]
     if isinstance(config, RunConfig) and model in config.toy_models and large.issuperset(setters):
@@ -231,8 +232,9 @@ def settings_of(stage: str, config: Config | Mapping[str, Any]) -> dict[str, Any
     """The settings that a stage uses, by dotted key. Its results depend only on these and on its input files."""
     sections = config if isinstance(config, Mapping) else config.model_dump() | {"versions": versions_of(config)}
     used = USED[stage]
-    if stage == "model" and (name := sections["model"]["name"]) in sections["toy_models"]:
-        used = ("model.name", "model.label", f"toy_models.{name}", "sampling.max_new_tokens", "versions.solutions")
+    if stage == "model" and (name := sections["model"]["name"]) in (toys := sections["toy_models"]):
+        used = ("model.name", "model.label", "toy_models", "sampling.max_new_tokens", "versions.solutions")
+        sections = {**sections, "toy_models": {name: toys[name]}}
     rounding = marked_keys(PER_MACHINE)
     chosen = [(key, value) for key, value in flatten(sections) if is_within(key, used)]
     later = later_keys().items()

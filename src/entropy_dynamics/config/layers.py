@@ -81,13 +81,14 @@ def method_label(method: str, configs: Path = CONFIGS) -> str:
 def released_settings(scale: str, method: str, configs: Path = CONFIGS) -> str | None:
     """A note if toy models of a scale run a method with what it sets for models of billions of parameters."""
     name, parameters = split_method(method)
-    files = chain_of(configs, "method", name)
-    toys = [name for file in files for names, _ in _overrides(file, configs) for name in names.get("toy", [])]
-    if not toys or parameters or {*toys} & {*scale_names(scale, configs)}:
+    chain = chain_of(configs, "method", name)
+    files = {toy: str(file) for file in chain for names, _ in _overrides(file, configs) for toy in names.get("toy", [])}
+    if not files or parameters or files.keys() & {*scale_names(scale, configs)}:
         return None
     return (
-        f"this toy model runs with settings for billions of parameters: the overrides in {files[-1]} are for the toy "
-        f"models of {', '.join(dict.fromkeys(toys))}, none of which {scale} extends"
+        "this toy model runs with settings for billions of parameters: the overrides in "
+        f"{', '.join(dict.fromkeys(files.values()))} are for the toy models of {', '.join(files)}, none of which "
+        f"{scale} extends"
     )
 
 

@@ -51,11 +51,14 @@ def written_whole(path: Path | str) -> Iterator[Path]:
         _remove(temporary)
 
 
-def read_json(path: Path, remedy: str = "delete it and rerun its stage") -> Any:
+RERUN = "delete it and rerun its stage"
+
+
+def read_json(path: Path, remedy: str = RERUN) -> Any:
     """The content of a JSON file. Raises UserError if it is not JSON, and OSError if it is missing or unreadable."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is damaged ({error}): {remedy}") from error
 
 
@@ -171,9 +174,6 @@ def save_table(path: Path, table: "pa.Table", compression: Literal["snappy", "zs
 
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(table, path, compression=compression, write_page_checksum=True)
-
-
-RERUN = "delete it and rerun its stage"
 
 
 def read_parquet(path: Path | str, columns: Sequence[str] | None = None, remedy: str = RERUN) -> "pd.DataFrame":

@@ -4,7 +4,7 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import NamedTuple
 
 # File names in directories that are written atomically.
@@ -14,10 +14,14 @@ CONFIG = "config.yaml"  # resolved
 PROVENANCE = "provenance.json"  # commit, packages, inputs and hashes
 SEEDS = "seeds.json"  # in restored results: the number that each seed had, in the order of the new numbers
 PROBLEMS_REPORT = "problems.json"
+# The folders from which everything is drawn; inputs of a stage are in them, too.
+INPUTS = ("data", "models", "pass_rates", "runs", "evaluations", "theory")
 # Bytes of tensors per checkpoint file, over all ranks, of which a rank holds its share three times in host memory.
 CHECKPOINT_FILE_BYTES = 2**28
 # <folder>/<model>/<method>/seed<seed>, with T<temperature> of an evaluation or step<step> of samples
-_PLACE = re.compile(r"(?:logs/)?\w+/(?:([^/]+)/)?(?:([^/]+)/)?seed(\d+)\b(?:/T([\d.]+))?(?:/step(\d+))?")
+_PLACE = re.compile(
+    r"(?:logs/)?\w+/(?:([^/]+)/)?(?:([^/]+)/)?seed(\d+)\b(?:/T(\d[\d.]*(?:e[+-]\d+)?)(?=/|$))?(?:/step(\d+))?"
+)
 
 
 class Place(NamedTuple):
@@ -48,9 +52,8 @@ class Layout:
 
     def here(self, name: str, scale: str) -> Path:
         """The current path of a file with a recorded name, as results/<scale> may have been moved as a whole."""
-        parts = PurePosixPath(name).parts
-        inside = parts[::-1].index(scale) if scale in parts else 0
-        return self.root.joinpath(*parts[-inside:]) if inside else Path(name)
+        inside = re.fullmatch(rf"(?:.*/)?{re.escape(scale)}/((?:{'|'.join(INPUTS)})/.*)", name)
+        return self.root / inside[1] if inside else Path(name)
 
     def parse(self, path: Path) -> Place | None:
         """What a path of a model, of a run or of the log of one says; None for any other path."""

@@ -36,5 +36,5 @@ class Progress:
         if self.shown and (now - self.last_line >= LOG_EVERY_SECONDS or self.done == self.total):
             self.last_line = now
             left = (now - self.start) / (self.done - self.done_before) * (self.total - self.done)
-            text = "  ".join(f"{name} {value:.3f}" for name, value in values.items())
+            text = "  ".join(f"{name} {value:z.3f}" for name, value in values.items())
             print(f"{self.name} {self.done}/{self.total}  {text}  {left:.0f} s left", file=sys.stderr, flush=True)

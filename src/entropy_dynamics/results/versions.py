@@ -44,7 +44,7 @@ def version_of(kind: type, without: tuple[str, ...] = ()) -> str:
 def _code(module: str, name: str, package: str, without: tuple[str, ...]) -> tuple[str, list[tuple[str, str]]]:
     """The definition of a name as text, and what it names in the package."""
     nodes = [_without(node, without) for node in _definitions(module).get(name, [])]
-    plain = [_plain(node, package) for node in nodes if not isinstance(node, ast.ImportFrom)]
+    plain = [_plain(node, package) for node in nodes if not isinstance(node, ast.Import | ast.ImportFrom)]
     return json.dumps(plain) if plain else "", [each for node in nodes for each in _named(node, module, name, package)]
 
 
@@ -65,9 +65,9 @@ def _definitions(module: str) -> dict[str, list[ast.stmt]]:
             case ast.Assign() | ast.AnnAssign() | ast.AugAssign():
                 for name in _targets(node):
                     found[name].append(node)
-            case ast.ImportFrom(names=aliases):
+            case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
                 for alias in aliases:
-                    found[alias.asname or alias.name].append(node)
+                    found[_bound(alias)].append(node)
             case ast.If() | ast.For() | ast.Try():
                 found[""].append(node)
     return found
@@ -75,11 +75,15 @@ def _definitions(module: str) -> dict[str, list[ast.stmt]]:
 
 def _named(node: ast.stmt, module: str, name: str, package: str) -> Iterator[tuple[str, str]]:
     """The modules of the package, and names in them, that the definition of a name mentions."""
+    if isinstance(node, ast.Import):
+        modules = [alias.name for alias in node.names if _bound(alias) == name and alias.name.startswith(f"{package}.")]
+        yield from ((imported, each) for imported in modules for each in _definitions(imported))
+        return
     if isinstance(node, ast.ImportFrom):
         spec = find_spec(module)
         origin = resolve_name("." * node.level + (node.module or ""), spec.parent if spec else None)
         if origin == package or origin.startswith(f"{package}."):
-            original = next(alias.name for alias in node.names if (alias.asname or alias.name) == name)
+            original = next(alias.name for alias in node.names if _bound(alias) == name)
             yield origin, original
             yield from ((f"{origin}.{original}", each) for each in _definitions(f"{origin}.{original}"))
         return
@@ -88,6 +92,10 @@ def _named(node: ast.stmt, module: str, name: str, package: str) -> Iterator[tup
             yield module, part.id
         elif isinstance(part, ast.Constant) and str(part.value).startswith(f"{package}."):  # run in another process
             yield from ((part.value, each) for each in _definitions(part.value))
+
+
+def _bound(alias: ast.alias) -> str:
+    return alias.asname or alias.name.partition(".")[0]
 
 
 def _targets(node: ast.stmt) -> list[str]:

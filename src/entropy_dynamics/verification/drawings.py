@@ -21,10 +21,9 @@ from entropy_dynamics.report import render
 from entropy_dynamics.report.fill import markdown
 from entropy_dynamics.report.verdicts import write_claims, write_field
 from entropy_dynamics.results.files import read_parquet
-from entropy_dynamics.results.layout import Layout
+from entropy_dynamics.results.layout import INPUTS, Layout
 from entropy_dynamics.verification.findings import Verification, of_configs
 
-INPUTS = ("data", "models", "pass_rates", "runs", "evaluations", "theory")  # folders from which everything is drawn
 PICTURES = (".png", ".svg", ".pdf")  # their bytes depend on fonts and on the version of matplotlib
 DIGITS = 1e-4  # resolution of a score in a table's csv
 
