@@ -89,11 +89,11 @@ def command_parser() -> argparse.ArgumentParser:
     parser.set_defaults(parser=parser, commands=stages.choices, groups=groups)
 
     def command(name: str, about: str, files: str, example: str) -> argparse.ArgumentParser:
-        """`files`: what must exist, and what is written."""
-        about = fill(f"{about} {files}", WIDTH)
+        """`about`: one sentence, for the list of commands; `files`: what must exist, and what is written."""
+        description = fill(f"{about} {files}", WIDTH)
         example = f"example:\n  {parser.prog} {name} {example}"
-        sub = stages.add_parser(name, description=about, epilog=example, formatter_class=layout)
-        sub.set_defaults(command=name.replace("-", "_"), parser=sub)
+        sub = stages.add_parser(name, description=description, epilog=example, formatter_class=layout)
+        sub.set_defaults(command=name.replace("-", "_"), parser=sub, about=about)
         title = next(title for title, names in GROUPS.items() if name in names)
         groups[title][name] = sub
         return sub
@@ -240,16 +240,10 @@ def _file_commands(command: Adds) -> None:
 
 
 def _listed(groups: dict[str, dict[str, argparse.ArgumentParser]]) -> str:
-    """The commands by group, each with the first sentence of its help."""
     lines = []
     for title, commands in groups.items():
-        lines += [f"{title}:", *(f"    {name:<13} {_first(sub)}" for name, sub in commands.items()), ""]
+        lines += [f"{title}:", *(f"    {name:<13} {sub.get_default('about')}" for name, sub in commands.items()), ""]
     return "\n".join([*lines, "needs, files and an example of one: entropy-dynamics COMMAND --help"])
-
-
-def _first(parser: argparse.ArgumentParser) -> str:
-    text = " ".join((parser.description or "").split())
-    return re.split(r"(?<=\.) (?=[A-Z])", text)[0]
 
 
 def _type(

@@ -6,7 +6,7 @@ Snakemake imports this module at every call, so it imports neither torch nor pan
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -152,17 +152,12 @@ class Jobs:
 
     def of_job(self, resource: str, stage: str, *run: str) -> Callable[[Wildcards], Any]:
         """A resource that depends on a job's model and method; None leaves it unset."""
-        of = partial(resources_of, self.scale, stage)
-        return lambda wildcards: of(*named(wildcards), *run).get(resource)
+        return lambda wildcards: resources_of(self.scale, stage, *named(wildcards), *run).get(resource)
 
     def needs(self, stage: str, *run: str) -> dict[str, Callable[[Wildcards], Any]]:
         """The resources of a rule's jobs, as `entropy-dynamics plan` estimates them."""
-        return {name: self.of_job(name, stage, *run) for name in ("gpu", "mem_mb", "runtime")}
-
-    def needs_of_ranks(self, stage: str, *run: str) -> dict[str, Callable[[Wildcards], Any]]:
-        """Like `needs`, for a stage on ranks, with those of jobs on several nodes."""
-        names = ("nodes", "mpi", "tasks", "tasks_per_gpu", "slurm_extra")
-        return self.needs(stage, *run) | {name: self.of_job(name, stage, *run) for name in names}
+        names = ("gpu", "mem_mb", "runtime", "nodes", "mpi", "tasks", "tasks_per_gpu", "slurm_extra")
+        return {name: self.of_job(name, stage, *run) for name in names}
 
     def checked(self, wildcards: Wildcards) -> list[Path]:
         """No input files, but the workflow ends before anything runs if a setting is invalid."""
@@ -186,7 +181,7 @@ class Jobs:
         if "@training.steps=" not in wildcards.method:
             return []
         if (file := self.layout.run(*run) / CONFIG).is_file():
-            shorter = configs.shorter_runs(run[1], configs.read_config(file)["training"])
+            shorter = configs.shorter_runs(run[1], configs.read_yaml(file, resolve=True)["training"])
         else:
             shorter = configs.configured_shorter_runs(self.scale, *run[:2])
         return [self.layout.metrics(*run)] * (wildcards.method in shorter)

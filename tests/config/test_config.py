@@ -13,7 +13,6 @@ from entropy_dynamics.config import (
     load_config,
     method_label,
     origins,
-    read_config,
     read_yaml,
     released_settings,
     scale_names,
@@ -133,7 +132,7 @@ def test_an_escaped_interpolation_stays_a_text(tmp_path, text, literal):
     config = load_config("laptop", MODEL, "grpo", [f"method.label='{text}'"])
     assert config.method.label == literal
     (tmp_path / "config.yaml").write_text(to_yaml(config))
-    assert read_config(tmp_path / "config.yaml")["method"]["label"] == literal
+    assert read_yaml(tmp_path / "config.yaml", resolve=True)["method"]["label"] == literal
     written = read_yaml(tmp_path / "config.yaml")["method"]["label"]
     assert load_config("laptop", MODEL, "grpo", [f"method.label='{written}'"]) == config
 

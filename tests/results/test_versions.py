@@ -6,8 +6,7 @@ import sys
 
 import pytest
 
-from entropy_dynamics.config import load_config
-from entropy_dynamics.config.versions import versions_of
+from entropy_dynamics.config import load_config, versions_of
 from entropy_dynamics.methods import method_types
 from entropy_dynamics.results.versions import first_versions, version_of
 from entropy_dynamics.tasks import tasks

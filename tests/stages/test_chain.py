@@ -14,7 +14,7 @@ import pytest
 from command_line import error, output, set_to
 from conftest import MODEL, ROOT
 from entropy_dynamics.cli import main
-from entropy_dynamics.config import USED, is_within, load_config, read_config
+from entropy_dynamics.config import USED, is_within, load_config, read_yaml
 from entropy_dynamics.config.schema import RunConfig, marked_keys
 from entropy_dynamics.distributed.lock import held
 from entropy_dynamics.errors import UserError
@@ -286,7 +286,7 @@ def test_a_text_with_a_literal_interpolation_is_trained_and_verified(small_resul
     settings = ["training.steps=1", r"method.label=\${a b}"]
     train = [*small_results.train("grpo"), *set_to(settings)]
     assert main(train) == 0
-    config = read_config(small_results.run("grpo") / CONFIG)
+    config = read_yaml(small_results.run("grpo") / CONFIG, resolve=True)
     assert config["method"]["label"] == "${a b}"
     assert main(train) == 0  # the same config
     capsys.readouterr()

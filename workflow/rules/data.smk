@@ -55,7 +55,7 @@ rule pass_rates:
         "../../environment.yml"
     threads: JOBS.of_job("threads", "pass_rates", FILTERING)
     resources:
-        **JOBS.needs_of_ranks("pass_rates", FILTERING),
+        **JOBS.needs("pass_rates", FILTERING),
     params:
         scale=SCALE,
         settings=JOBS.settings("pass_rates", FILTERING),

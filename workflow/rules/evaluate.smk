@@ -15,7 +15,7 @@ rule evaluate:
         "../../environment.yml"
     threads: JOBS.of_job("threads", "evaluate")
     resources:
-        **JOBS.needs_of_ranks("evaluate"),
+        **JOBS.needs("evaluate"),
     params:
         scale=SCALE,
         settings=JOBS.settings("evaluate", BASE),
@@ -48,7 +48,7 @@ for name, temperatures in JOBS.temperatures.items():
             "../../environment.yml"
         threads: JOBS.of_job("threads", "evaluate")
         resources:
-            **JOBS.needs_of_ranks(name),
+            **JOBS.needs(name),
         params:
             scale=SCALE,
             settings=JOBS.settings("evaluate"),

@@ -32,7 +32,7 @@ rule train:
         "../../environment.yml"
     threads: JOBS.of_job("threads", "train")
     resources:
-        **JOBS.needs_of_ranks("train"),
+        **JOBS.needs("train"),
     params:
         scale=SCALE,
         settings=JOBS.settings("train"),

@@ -34,14 +34,15 @@ from entropy_dynamics.config.schema import RunConfig as RunConfig
 from entropy_dynamics.config.schema import StageConfig as StageConfig
 from entropy_dynamics.config.schema import later_keys, marked_keys
 from entropy_dynamics.config.schema.data import TRAIN as TRAIN
+from entropy_dynamics.config.schema.data import DataConfig
 from entropy_dynamics.config.schema.training import BASE as BASE
-from entropy_dynamics.config.versions import versions_of
 from entropy_dynamics.errors import UserError, nearest
 from entropy_dynamics.methods import SHARE_REPLACES
 from entropy_dynamics.results.files import read_json
 from entropy_dynamics.results.layout import CONFIG, PROVENANCE
-from entropy_dynamics.results.versions import first_versions
+from entropy_dynamics.results.versions import first_versions, version_of
 from entropy_dynamics.sections import LOCATION, PER_MACHINE, Key, NonNegativeInt, PositiveInt, Section, dotted, parse
+from entropy_dynamics.tasks import GeneratedSet, find_task
 
 PROMPTS = ("model.prompt_format", "model.chat_template_kwargs")
 SAMPLED = (*PROMPTS, "sampling.max_prompt_tokens", "sampling.max_new_tokens", "engine")
@@ -228,6 +229,26 @@ def _dotted(parameter: str) -> str:
     return parameter if "." in parameter.partition("=")[0] else f"method.params.{parameter}"
 
 
+def versions_of(config: Config) -> dict[str, str]:
+    """The versions of the code that a config runs and a user edits, by kind and name."""
+    versions = versions_of_generators(config.data)
+    for source in config.data.sets.values():
+        if name := getattr(source, "task", source.source if isinstance(source, GeneratedSet) else None):
+            versions[f"graders.{name}"] = version_of(type(find_task(name)), ("generated", "solutions"))
+    if isinstance(config, StageConfig):
+        toy = config.toy_models.get(config.model.name)
+        if start := toy.warm_start if toy else config.cold_start:
+            versions[f"solutions.{start.solutions.task}"] = version_of(type(start.solutions))
+    if isinstance(config, RunConfig):
+        versions[f"methods.{config.method.name}"] = version_of(type(config.method.params))
+    return versions
+
+
+def versions_of_generators(data: DataConfig) -> dict[str, str]:
+    sources = [source for source in data.sets.values() if isinstance(source, GeneratedSet)]
+    return {f"generators.{source.source}": version_of(type(source)) for source in sources}
+
+
 def settings_of(stage: str, config: Config | Mapping[str, Any]) -> dict[str, Any]:
     """The settings that a stage uses, by dotted key. Its results depend only on these and on its input files."""
     sections = config if isinstance(config, Mapping) else config.model_dump() | {"versions": versions_of(config)}
@@ -256,7 +277,7 @@ def settings_of_run(folder: Path) -> dict[str, Any]:
     """The settings with which a finished run was trained: its config, and the versions of its code."""
     record = folder / PROVENANCE
     versions = read_json(record).get("versions", {}) if record.is_file() else {}
-    content = read_config(folder / CONFIG)
+    content = read_yaml(folder / CONFIG, resolve=True)
     return settings_of("train", (content if isinstance(content, dict) else {}) | {"versions": versions})
 
 
@@ -318,11 +339,6 @@ def _escaped(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_escaped(each) for each in value]
     return re.sub(r"(\\*)\$\{", r"\1\1\\${", value) if isinstance(value, str) else value
-
-
-def read_config(path: Path) -> Any:
-    """The content of a run's config.yaml, which is not to be changed. Raises UserError if it is not valid YAML."""
-    return read_yaml(path, resolve=True)
 
 
 class Selection(Section):

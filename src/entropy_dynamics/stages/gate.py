@@ -27,12 +27,6 @@ def measure_gate(samples: pd.DataFrame) -> dict[str, float]:
     }
 
 
-def gate_record(samples: pd.DataFrame, seed: int) -> dict[str, Any]:
-    """The content of `Layout.gate` before it is judged."""
-    counts = {"problems": samples["problem_id"].nunique(), "samples": len(samples)}
-    return {"seed": seed, **counts, "measured": measure_gate(samples)}
-
-
 def pass_gate(config: Config, layout: Layout, seed: int, ranks: Ranks, record: Mapping[str, Any] | None = None) -> None:
     """Judge the `record` of the pass rates by the bounds of the config, and write both; default: the one in the file.
 

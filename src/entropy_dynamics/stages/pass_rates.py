@@ -10,7 +10,7 @@ from entropy_dynamics.results.layout import FACTS, Layout
 from entropy_dynamics.results.provenance import provenance
 from entropy_dynamics.sampling import open_sampler, prompts_hash
 from entropy_dynamics.stages.common import check_inputs, check_replaceable, make_grader, make_prompts, write_table
-from entropy_dynamics.stages.gate import gate_record, pass_gate
+from entropy_dynamics.stages.gate import measure_gate, pass_gate
 from entropy_dynamics.stages.shards import Shards
 from entropy_dynamics.tasks.files import load_problems
 
@@ -40,12 +40,13 @@ def measure_pass_rates(config: StageConfig, layout: Layout, seed: int = 0, ranks
         limits = {"temperature": config.sampling.temperature, "max_new_tokens": config.sampling.max_new_tokens}
         stream, grade = f"pass rates/seed{seed}", make_grader(tokenizer, problems)
         graded = shards.graded_samples(sampler, prompts, grade, samples=count, stream=stream, **limits)
-    gate = gate_record(graded, seed)
+    counts = {"problems": graded["problem_id"].nunique(), "samples": len(graded)}
+    gate = {"seed": seed, **counts, "measured": measure_gate(graded)}
     pass_gate(config, layout, seed, ranks, gate)
     correct = graded.groupby("problem_id", sort=False)["correct"].sum()
     correct = correct.reindex([problem.id for problem in problems])
-    counts = {"correct": correct.fillna(0).astype(int), "samples": correct.notna() * count, "rate": correct / count}
-    frame = pd.DataFrame(counts).rename_axis("problem_id").reset_index()
+    columns = {"correct": correct.fillna(0).astype(int), "samples": correct.notna() * count, "rate": correct / count}
+    frame = pd.DataFrame(columns).rename_axis("problem_id").reset_index()
     config.pass_rates.check_keeps_some(frame["rate"])
     if ranks.is_main:
         write_table(out, frame, record | {"measured": gate["measured"]})

@@ -5,9 +5,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from entropy_dynamics.config import TRAIN, settings_of
+from entropy_dynamics.config import TRAIN, settings_of, versions_of_generators
 from entropy_dynamics.config.schema.data import DataConfig
-from entropy_dynamics.config.versions import versions_of_generators
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import sha256, write_json, written_whole
 from entropy_dynamics.results.layout import PROBLEMS_REPORT
@@ -117,9 +116,7 @@ def _check_left(loaded: LoadedSet, name: str) -> None:
 
 def _files_in_folder(data: DataConfig) -> dict[str, SetSource]:
     """Sources for the sets that have a file `<set>.jsonl` or `<set>.parquet` in `data.folder`."""
-    if data.folder is None:
-        return {}
-    if not Path(data.folder).is_dir():
+    if data.folder is not None and not Path(data.folder).is_dir():
         raise UserError(f"data.folder: no folder {data.folder} (it is set in a config or by ENTROPY_DYNAMICS_PROBLEMS)")
     sources: dict[str, SetSource] = {}
     for name, source in data.sets.items():

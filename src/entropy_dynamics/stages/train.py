@@ -12,8 +12,7 @@ import pandas as pd
 from safetensors.torch import save_file
 from transformers import PreTrainedTokenizerBase
 
-from entropy_dynamics.config import BASE, TRAIN, RunConfig, settings_of, shorter_runs, to_yaml
-from entropy_dynamics.config.versions import versions_of
+from entropy_dynamics.config import BASE, TRAIN, RunConfig, settings_of, shorter_runs, to_yaml, versions_of
 from entropy_dynamics.distributed.precision import precision_on
 from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.errors import NotFiniteError, UserError
@@ -111,7 +110,10 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
         checkpoints = checkpoints_of(method_name, config.training.steps)
         shorter = shorter_runs(method_name, dict(config.training)).items()
         left = {steps: (layout.lock(model_name, name, seed), checkpoints_of(name, steps)) for name, steps in shorter}
-        _say_what_runs(model_name, base, ranks)
+        facts = read_json(base / FACTS)
+        if ranks.is_main and facts.get("toy"):  # so that nobody takes a toy for the model whose name it has
+            size = facts["parameters"] / 1e6
+            print(f"{model_name} runs as a toy model of {size:.2f} M parameters", file=sys.stderr)
         try:
             rows = trainer.run(f"{model_name} {method_name} seed {seed}", checkpoints, trackers.log, left)
         except NotFiniteError as error:
@@ -130,7 +132,10 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
         trainer.push()
         samples = evaluate(config, layout, method_name, seed, ranks=ranks, sampler=sampler)
     if ranks.is_main:  # only now, because Snakemake removes the run if the job fails before
-        _check_there([out / METRICS, out / CONFIG, out / PROVENANCE, out / "policy" / FACTS, *samples])
+        made = [out / METRICS, out / CONFIG, out / PROVENANCE, out / "policy" / FACTS, *samples]
+        if missing := [file for file in made if not file.exists()]:
+            begun = "another job of this run has begun; checkpoints are kept: run the same command again"
+            raise UserError(f"{missing[0]} is gone: {begun}")
         checkpoints.delete()
     return out
 
@@ -147,14 +152,6 @@ def _inputs(config: RunConfig, layout: Layout, out: Path, seed: int, ranks: Rank
     check_inputs(layout, out / METRICS, needed | {pass_rates: f"pass_rates --seed {filtered}"})
     pass_gate(config, layout, filtered, ranks)
     return check_directory(base, config), pass_rates
-
-
-def _say_what_runs(model: str, base: Path, ranks: Ranks) -> None:
-    """So that nobody takes a toy for the model whose name it has."""
-    facts = read_json(base / FACTS)
-    if ranks.is_main and facts.get("toy"):
-        size = facts["parameters"] / 1e6
-        print(f"{model} runs as a toy model of {size:.2f} M parameters", file=sys.stderr)
 
 
 def _kept_problems(config: RunConfig, file: Path, pass_rates: Path) -> list[Problem]:
@@ -195,13 +192,6 @@ def _write_records(
     write_parquet(directory / METRICS, metrics)
     write_text(directory / CONFIG, to_yaml(config))
     write_json(directory / PROVENANCE, run | {"outputs": other_hashes(directory)} | more)
-
-
-def _check_there(files: Sequence[Path]) -> None:
-    """Raise UserError if one is missing: Snakemake removes outputs before a job starts."""
-    if missing := [file for file in files if not file.exists()]:
-        begun = "another job of this run has begun; checkpoints are kept: run the same command again"
-        raise UserError(f"{missing[0]} is gone: {begun}")
 
 
 def save_failure(directory: Path, trainer: Trainer, tokenizer: PreTrainedTokenizerBase, message: str) -> None:
