@@ -14,7 +14,7 @@ import pytest
 import torch
 import yaml
 
-from command_line import from_files, set_to, write_lines
+from command_line import error, from_files, output, set_to, write_lines
 from command_line import run as said
 from conftest import MODEL, REAL_PROBLEMS, ROOT, SETS
 from entropy_dynamics.arguments import command_parser
@@ -37,11 +37,20 @@ SMALL = [
 
 @pytest.fixture
 def run(tmp_path, capfd):
-    """`run(stage, ...)` in tmp_path at a tiny laptop scale -> (exit code, stdout, stderr)."""
+    """`run(stage, ...)` in tmp_path at a tiny laptop scale -> (stdout, stderr) of a command that ends with the code."""
+
+    def call(stage, *arguments, settings=(), code=0):
+        return output(capfd, stage, "--results", tmp_path, *arguments, *set_to([*SMALL, *settings]), code=code)
+
+    return call
+
+
+@pytest.fixture
+def refused(tmp_path, capfd):
+    """The same for a command that is a mistake: `refused(stage, ...)` -> its line."""
 
     def call(stage, *arguments, settings=()):
-        code = main([stage, "--results", str(tmp_path), *arguments, *set_to([*SMALL, *settings])])
-        return code, *capfd.readouterr()
+        return error(capfd, stage, "--results", tmp_path, *arguments, *set_to([*SMALL, *settings]))
 
     return call
 
@@ -52,17 +61,6 @@ def layout(tmp_path):
 
 
 TRAIN = ("train", "--model", MODEL, "--method", "grpo", "--seed", "0")
-
-
-def assert_one_line(result, *parts):
-    code, out, err = result
-    assert code == 2
-    assert out == ""
-    assert err.startswith("error: ")
-    assert err.count("\n") == 1, err
-    assert err.endswith("\n")
-    for part in parts:
-        assert part in err
 
 
 def files_of(folder):
@@ -78,31 +76,26 @@ def keep(layout, kept):
 
 
 # ---------------------------------------------------------------- the stages
-def test_from_problems_to_evaluation(run, layout, tmp_path):
-    code, out, _ = run("problems")
-    assert code == 0
-    assert out.splitlines() == [
+def test_from_problems_to_evaluation(run, refused, layout, tmp_path):
+    assert run("problems")[0].splitlines() == [
         "train: 18 problems",
         "aime24: 3 problems",
         "aime25: 3 problems",
         "dapo500: 4 problems split off train",
         "validation: 2 problems split off train",
     ]
-    assert run("model", "--model", MODEL)[0] == 0
+    run("model", "--model", MODEL)
     facts = json.loads((layout.model(MODEL, 0) / "model.json").read_text())
     assert facts["toy"] is True
     assert facts["parameters"] == sum(one.numel() for one in load_policy(layout.model(MODEL, 0))[0].parameters())
     assert facts["weights_sha256"] == {"model.safetensors": sha256(layout.model(MODEL, 0) / "model.safetensors")}
 
-    assert_one_line(run("pass_rates"), "(18 are 0, 0 are 1): nothing is left to train on")
+    assert "(18 are 0, 0 are 1): nothing is left to train on" in refused("pass_rates")
     assert not layout.pass_rates(0).exists()
-    assert_one_line(
-        run(*TRAIN),
-        f"no {layout.pass_rates(0)}; make it with: entropy-dynamics pass_rates --seed 0 --scale laptop --results",
-    )
+    made = "make it with: entropy-dynamics pass_rates --seed 0 --scale laptop --results"
+    assert f"no {layout.pass_rates(0)}; {made}" in refused(*TRAIN)
     keep(layout, 6)
-    code, _, err = run("train", "--model", MODEL, "--method", "clip_b@mu=0.5", "--seed", "0")
-    assert code == 0
+    _, err = run("train", "--model", MODEL, "--method", "clip_b@mu=0.5", "--seed", "0")
     assert err.startswith(f"{MODEL} runs as a toy model of {facts['parameters'] / 1e6:.2f} M parameters\n")
     out = layout.run(MODEL, "clip_b@mu=0.5", 0)
     assert {path.name for path in out.iterdir()} == {"config.yaml", "metrics.parquet", "policy", "provenance.json"}
@@ -140,13 +133,13 @@ def test_from_problems_to_evaluation(run, layout, tmp_path):
     by_training = {path.name: path.read_bytes() for path in samples.iterdir()}
     assert sorted(by_training) == [f"{name}.{end}" for name in SETS for end in ("parquet", "provenance.json")]
     shutil.rmtree(samples)
-    assert run(*evaluate)[0] == 0
+    run(*evaluate)
     assert {path.name: path.read_bytes() for path in samples.iterdir()} == by_training
-    assert_one_line(run(*evaluate, "--datasets", "train"), "evaluation.samples has no 'train'")
+    assert "evaluation.samples has no 'train'" in refused(*evaluate, "--datasets", "train")
     assert not list(tmp_path.rglob("*.partial"))
 
 
-def test_a_toy_model_beside_problems_from_files(run, layout, tmp_path):
+def test_a_toy_model_beside_problems_from_files(run, tmp_path):
     """The warm start leaves out the problems of its task among them, and does not trip over the rest."""
     texts = ["Find $x$ if $x + 1 = 2$.", "1,2,3=6", "4,5,6=3", "7,8,9=6", "1+2+3"]
     rows = [json.dumps({"id": number, "problem": text, "answer": 1}) for number, text in enumerate(texts)]
@@ -155,8 +148,8 @@ def test_a_toy_model_beside_problems_from_files(run, layout, tmp_path):
         file.write_text(row + "\n")
     keys = {name: "data.train" if name == "train" else f"data.evaluation.{name}" for name in files}
     sources = [f"{keys[name]}={{source: file, path: {files[name]}}}" for name in files]
-    assert run("problems", settings=sources)[0] == 0
-    assert run("model", "--model", MODEL, settings=sources)[0] == 0
+    run("problems", settings=sources)
+    run("model", "--model", MODEL, settings=sources)
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +186,7 @@ def test_training_uses_kept_problems_only_and_each_set_has_its_own_answers(run, 
         return original(tokenizer, problems)
 
     monkeypatch.setattr(run_module, "make_grader", spy)
-    assert run(*TRAIN)[0] == 0
+    run(*TRAIN)
     assert trained in graders
     assert dict.fromkeys(list(trained)[:2], "27") in graders  # as many as validation_problems
 
@@ -204,38 +197,36 @@ def test_a_rerun_replaces_the_old_run(run, layout):
     out = layout.run(MODEL, "grpo", 0)
     out.mkdir(parents=True)
     (out / "left over").write_text("from an older version")
-    assert run(*TRAIN)[0] == 0
+    run(*TRAIN)
     assert not (out / "left over").exists()
 
 
 @pytest.mark.usefixtures("prepared")
-@pytest.mark.parametrize("error", [KeyboardInterrupt, "not finite"])
-def test_an_interrupted_run_leaves_nothing(run, layout, tmp_path, monkeypatch, error):
+@pytest.mark.parametrize("broken_by", [KeyboardInterrupt, "not finite"])
+def test_an_interrupted_run_leaves_nothing(run, layout, tmp_path, monkeypatch, broken_by):
     from entropy_dynamics.training.trainer import Trainer
 
     step = Trainer.step
 
     def broken(self, number):
         if number == 1:
-            if error is KeyboardInterrupt:
+            if broken_by is KeyboardInterrupt:
                 raise KeyboardInterrupt
             self.reward = lambda grade: float("nan")
         return step(self, number)
 
     monkeypatch.setattr(Trainer, "step", broken)
     before = files_of(tmp_path)
-    code, out, err = run(*TRAIN)
+    out, err = run(*TRAIN, code=130 if broken_by is KeyboardInterrupt else 2)
     assert not layout.run(MODEL, "grpo", 0).exists()
     failure = layout.failure(MODEL, "grpo", 0)
     kept = (failure, layout.step_samples(MODEL, "grpo", 0))  # the samples of a step, as soon as it is done
     left = {path for path in files_of(tmp_path) if not any((tmp_path / path).is_relative_to(folder) for folder in kept)}
     assert left == set(before)
-    if error is KeyboardInterrupt:
-        assert code == 130
+    if broken_by is KeyboardInterrupt:
         assert err.splitlines()[-1].startswith("interrupted")
         assert not failure.exists()
     else:
-        assert code == 2
         assert err.splitlines()[-1].startswith("error: step 1: the loss is nan")
         assert str(failure) in err.splitlines()[-1]
     assert "Traceback" not in out + err
@@ -254,9 +245,8 @@ def test_a_broken_run_resumes_from_the_last_good_step(run, layout, monkeypatch, 
     settings = ["training.steps=3", "training.checkpoint_every=2"]
     with monkeypatch.context() as patched:
         patched.setattr("entropy_dynamics.stages.train.Trainer", type("Broken", (Trainer,), {"step": broken}))
-        assert run(*TRAIN, settings=settings)[0] == 2
-    code, _, err = run(*TRAIN, settings=settings)
-    assert code == 0, err
+        run(*TRAIN, settings=settings, code=2)
+    _, err = run(*TRAIN, settings=settings)
     assert ("resumes from the checkpoint after step 1" in err) == (broken_step == 1)
     assert not layout.checkpoints(MODEL, "grpo", 0).exists()
 
@@ -275,27 +265,25 @@ def test_a_run_whose_files_another_job_has_removed_can_be_finished(run, layout, 
     settings = ["training.checkpoint_every=1"]
     with monkeypatch.context() as patched:
         patched.setattr("entropy_dynamics.stages.train.evaluate", evaluated)
-        code, _, err = run(*TRAIN, settings=settings)
-    assert code == 2
+        _, err = run(*TRAIN, settings=settings, code=2)
     assert re.fullmatch(r"error: \S+/\w+\.parquet is gone: .* checkpoints are kept.*", err.splitlines()[-1])
-    code, _, err = run(*TRAIN, settings=settings)
-    assert code == 0
+    _, err = run(*TRAIN, settings=settings)
     assert "resumes from the checkpoint after step 2" in err
     assert not layout.checkpoints(MODEL, "grpo", 0).exists()
 
 
 # ---------------------------------------------------------------- mistakes; more in test_user_errors.py
-def test_a_source_is_not_overwritten(run, layout, tmp_path):
+def test_a_source_is_not_overwritten(refused, layout, tmp_path):
     file = layout.data / "train.jsonl"
     file.parent.mkdir(parents=True)
     file.write_text(json.dumps({"id": 1, "problem": "1+1", "answer": 2}) + "\n")
     settings = [f"data.train={{source: file, path: {file}, task: math}}"]
-    assert_one_line(run("problems", settings=settings), "choose another folder")
+    assert "choose another folder" in refused("problems", settings=settings)
     assert files_of(tmp_path) == ["laptop/data/train.jsonl"]
 
 
 @pytest.mark.usefixtures("prepared")
-def test_results_of_another_config_are_not_replaced(run, layout, tmp_path):
+def test_results_of_another_config_are_not_replaced(run, refused, layout, tmp_path):
     layout.pass_rates(0).unlink()
     no_filter = ("pass_rates.low=null", "pass_rates.high=null", "pass_rates.samples=2")
     stages = [
@@ -311,28 +299,25 @@ def test_results_of_another_config_are_not_replaced(run, layout, tmp_path):
         ),
     ]
     for command, _, _ in stages:
-        assert run(*command, settings=no_filter)[0] == 0
+        run(*command, settings=no_filter)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     for command, changed, result in stages:
-        message = f"{result} was made with another config"
-        assert_one_line(run(*command, settings=(*no_filter, changed)), message)
-    missing = run("problems", settings=(*no_filter, "data.folder=nowhere"))
-    assert_one_line(missing, "data.folder: no folder nowhere")
+        assert f"{result} was made with another config" in refused(*command, settings=(*no_filter, changed))
+    assert "no folder nowhere" in refused("problems", settings=(*no_filter, "data.folder=nowhere"))
     (layout.run(MODEL, "grpo", 0) / "config.yaml").write_text("")
-    assert_one_line(run(*TRAIN, settings=no_filter), "was made with another config")
+    assert "was made with another config" in refused(*TRAIN, settings=no_filter)
     shutil.rmtree(layout.run(MODEL, "grpo", 0))  # what a run ends with is not refused at its end
     message = f"{layout.evaluation_file(MODEL, 'grpo', 0, 'aime24')} was made with another config"
-    assert_one_line(run(*TRAIN, settings=(*no_filter, "evaluation.temperature=0.5")), message)
+    assert message in refused(*TRAIN, settings=(*no_filter, "evaluation.temperature=0.5"))
     assert all(path.read_bytes() == before[path] for path in tmp_path.rglob("*") if path.is_file())
 
 
 def test_a_fresh_clone_says_what_makes_a_run(monkeypatch, tmp_path, capfd):
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     monkeypatch.chdir(tmp_path)
-    code = main(["train", "--model", MODEL, "--method", "grpo", "--seed", "0"])
     target = f"results/laptop/runs/{MODEL}/grpo/seed0/metrics.parquet"
     every = f"all that is missing: snakemake --config scale=laptop -- {target}"
-    assert_one_line((code, *capfd.readouterr()), "make it with: entropy-dynamics problems --scale laptop; ", every)
+    assert error(capfd, *TRAIN).endswith(f"make it with: entropy-dynamics problems --scale laptop; {every}")
 
 
 def test_without_a_command_the_commands_are_listed(capfd):
@@ -342,20 +327,8 @@ def test_without_a_command_the_commands_are_listed(capfd):
     assert re.fullmatch(r"entropy-dynamics \d+\.\d+\.\d+\n", capfd.readouterr().out)
 
 
-def test_no_help_names_a_folder_that_a_wheel_lacks(capfd):
-    main([])
-    commands = re.findall(r"^    ([a-z_-]+) ", capfd.readouterr().out, re.MULTILINE)
-    assert {"model", "train", "field", "draw", "claims", "config"} < set(commands)
-    for command in commands:
-        with pytest.raises(SystemExit):
-            main([command, "--help"])
-        text = capfd.readouterr().out
-        assert text.startswith(f"usage: entropy-dynamics {command} ")
-        assert "configs/" not in text
-        assert "experiments/" not in text
-
-
 def test_every_command_is_in_a_group_and_its_example_is_one_of_it():
+    """And no help names a folder that a wheel lacks."""
     parser = command_parser()
     groups = parser.get_default("groups")
     assert sum(map(len, groups.values())) == len(parser.get_default("commands"))
@@ -365,11 +338,10 @@ def test_every_command_is_in_a_group_and_its_example_is_one_of_it():
             assert heading == "example:"
             options = parser.parse_args(shlex.split(example)[1:])
             assert options.command == name.replace("-", "_")
-
-
-def test_a_misspelled_option_is_named_before_the_one_that_is_then_missing(capfd):
-    code = main(["train", "--model", MODEL, "--method", "grpo", "--sed", "0"])
-    assert_one_line((code, *capfd.readouterr()), "unrecognized arguments: --sed; did you mean '--seed'?")
+            text = sub.format_help()
+            assert text.startswith(f"usage: entropy-dynamics {name} ")
+            assert "configs/" not in text
+            assert "experiments/" not in text
 
 
 def test_from_a_shell(tmp_path):
@@ -378,7 +350,10 @@ def test_from_a_shell(tmp_path):
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     for folder, message in ((ROOT, "unknown method 'clip_bb'"), (tmp_path, "run this from the root")):
         result = subprocess.run([*command, "--seed", "0"], capture_output=True, text=True, cwd=folder, env=environment)
-        assert_one_line((result.returncode, result.stdout, result.stderr), message)
+        assert (result.returncode, result.stdout) == (2, "")
+        [line] = result.stderr.splitlines()
+        assert line.startswith("error: ")
+        assert message in line
 
 
 def test_variables_of_a_notebook_and_of_an_interpreter_without_docstrings(tmp_path):
@@ -417,14 +392,12 @@ cli.program()
 
 
 def test_the_resolved_config_is_shown(run):
-    code, out, _ = run("config", "--model", MODEL, "--method", "clip_v@mu=3")
-    assert code == 0
-    shown = yaml.safe_load(out)
+    shown = yaml.safe_load(run("config", "--model", MODEL, "--method", "clip_v@mu=3")[0])
     assert shown["method"]["params"]["mu"] == 3
     assert shown["training"]["steps"] == 2
     assert shown["model"]["name"] == MODEL
-    assert "model" not in yaml.safe_load(run("config")[1])
-    schema = json.loads(run("config", "--schema")[1], parse_constant=pytest.fail)
+    assert "model" not in yaml.safe_load(run("config")[0])
+    schema = json.loads(run("config", "--schema")[0], parse_constant=pytest.fail)
     assert schema["properties"]["training"]
 
 
@@ -445,12 +418,3 @@ def test_the_real_files(tmp_path, capsys):
     texts = {problem.text for problem in train}
     assert not texts & {problem.text for problem in aime24}
     assert not {problem.id for problem in train} & split
-
-
-@pytest.mark.parametrize("command", ["lens", "entropy-check"])
-def test_a_file_in_a_folder_that_does_not_exist_is_refused(command, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    file = ["--write=none/at all/a.npz"] if command == "entropy-check" else ["file", "--figure=none/at all/a.png"]
-    assert main([command, *file]) == 2
-    assert "there is no folder none/at all" in capsys.readouterr().err
-    assert not any(tmp_path.iterdir())

@@ -115,6 +115,10 @@ FILE = " ".join(map(shlex.quote, from_files("x.jsonl")))  # of training problems
         ("trian train", "unknown command 'trian'; did you mean 'train'?"),
         ("plan --target method", "unknown value of --target, 'method'; did you mean 'methods'?"),
         ("--verzion", "unrecognized arguments: --verzion; did you mean '--version'?"),
+        (
+            f"train {OF_RUN} --sed 0",
+            "unrecognized arguments: --sed; did you mean '--seed'?",
+        ),  # before --seed is missing
         ("train", "the following arguments are required: --model, --method, --seed"),
         (f"--scale desk train {OF_RUN}", "options follow their command: entropy-dynamics train "),
         ("--table compare a b", "options follow their command: entropy-dynamics compare --table a"),
@@ -148,6 +152,8 @@ FILE = " ".join(map(shlex.quote, from_files("x.jsonl")))  # of training problems
         ("watch --port 99999", "argument --port: '99999' is not a port, 0 to 65535"),
         ("pass-at-k x.jsonl --power 500", "'500' is not a number of points, up to 100"),
         ("entropy-check nan", "argument VALUE: 'nan' is not a finite number"),
+        ("lens file --figure='none/at all/a.png'", "there is no folder none/at all"),
+        ("entropy-check --write='none/at all/a.npz'", "there is no folder none/at all"),
         ("summary /", "argument FOLDER: '/' is not the folder of a scale, such as results/"),
         (
             "problems --results configs/base.yaml",
