@@ -348,7 +348,7 @@ def config(options: argparse.Namespace) -> None:
         print(json.dumps(schema, indent=2, ensure_ascii=False))
     elif options.method and not options.model:
         raise UserError("--method needs --model: a run has both")
-    elif options.why:
+    elif options.why is not None:
         print(*origins(options.why, options.scale, options.model, options.method, options.set), sep="\n")
     else:
         print(to_yaml(_config(options)), end="")

@@ -68,18 +68,9 @@ def test_the_shape_of_a_toy_model_is_its_own(scale):
     [*zip(ARCHITECTURES, [(64, 192, 4, 2), (128, 192, 8, 2), (64, 384, 4, 4)], strict=True)],
 )
 def test_a_block_keeps_as_many_bytes_as_autograd_saves(architecture, sizes):
-    hidden, intermediate, heads, kv_heads = sizes
-    shape = ShapeConfig(
-        architecture=architecture,
-        layers=1,
-        hidden_size=hidden,
-        intermediate_size=intermediate,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_size=16,
-        vocabulary=32,
-        tied_embeddings=True,
-    )
+    sizes = dict(zip(("hidden_size", "intermediate_size", "heads", "kv_heads"), sizes, strict=True))
+    same = {"layers": 1, "head_size": 16, "vocabulary": 32, "tied_embeddings": True}
+    shape = ShapeConfig(architecture=architecture, **sizes, **same)
     model = AutoModel.from_config(transformers_config(shape, attn_implementation="sdpa")).to(torch.bfloat16)
     weights = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
     tokens, kept = 64, {}
@@ -88,13 +79,10 @@ def test_a_block_keeps_as_many_bytes_as_autograd_saves(architecture, sizes):
         kept[tensor.untyped_storage().data_ptr()] = tensor
         return tensor
 
-    states = torch.randn(1, tokens, hidden, dtype=torch.bfloat16, requires_grad=True)
+    states = torch.randn(1, tokens, shape.hidden_size, dtype=torch.bfloat16, requires_grad=True)
     positions = torch.arange(tokens)[None]
     rope = model.rotary_emb(states, positions)
-    outside = weights | {
-        rope[0].untyped_storage().data_ptr(),
-        rope[1].untyped_storage().data_ptr(),
-    }  # shared by all blocks
+    outside = weights | {each.untyped_storage().data_ptr() for each in rope}  # shared by all blocks
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         model.layers[0](states, position_embeddings=rope, position_ids=positions, attention_mask=None)
     saved = sum(tensor.untyped_storage().nbytes() for place, tensor in kept.items() if place not in outside)
@@ -109,9 +97,8 @@ def test_bytes_of_a_shard():
 
 
 def test_the_engine_gets_its_share_of_the_gpu():
-    parts = sampling_memory(
-        paper("grpo", "engine.gpu_memory_utilization=0.5", "plan.gpus.A100.memory_gib=80"), trains=False
-    )
+    half = paper("grpo", "engine.gpu_memory_utilization=0.5", "plan.gpus.A100.memory_gib=80")
+    parts = sampling_memory(half, trains=False)
     assert parts["engine weights"] + parts["KV cache"] + parts["engine"] == pytest.approx(40 * GIB)
     assert parts["engine weights"] == 2 * 7_615_616_512
     fixed = sampling_memory(paper("grpo", "engine.kv_cache_gib=10"), trains=True)
@@ -158,10 +145,8 @@ def test_an_accumulated_gradient_is_unsharded():
 
 
 def test_checkpointing_keeps_one_block_instead_of_all():
-    few, many = (
-        training_memory(paper("grpo", f"training.activation_checkpointing={kind}"))["activations"]
-        for kind in ("full", "none")
-    )
+    configs = (paper("grpo", f"training.activation_checkpointing={kind}") for kind in ("full", "none"))
+    few, many = (training_memory(config)["activations"] for config in configs)
     shape = paper().model.shape
     assert few == training_memory(paper())["activations"]
     assert many - few == 27 * 16_384 * block_activation_bytes(shape)

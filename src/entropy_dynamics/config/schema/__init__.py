@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from entropy_dynamics.config.schema.data import DataConfig, EvaluationConfig, GateConfig, PassRateConfig, without_null
 from entropy_dynamics.config.schema.engines import ENGINES, Engine
@@ -46,8 +46,8 @@ class Config(Section):
     hardware: Annotated[HardwareConfig, PER_MACHINE]
     trackers: Annotated[list[Literal["tensorboard", "wandb", "trackio"]], PER_MACHINE]
     seeds: SeedsConfig
-    experiments: list[str] | None
-    """Tables and figures of this scale; null: those in `experiments_folder` and its folder `further`."""
+    experiments: Annotated[list[str] | None, AfterValidator(lambda names: names or None)]
+    """Tables and figures of this scale; null or []: those in `experiments_folder` and its folder `further`."""
     experiments_folder: str
     """The folder of tables, figures and claims."""
     data: DataConfig
