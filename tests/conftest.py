@@ -55,7 +55,7 @@ METHODS = [name for name in known_names("method", ROOT / "configs") if name != "
 DISTINCT_METHODS = [name for name in METHODS if not name.startswith("s_star") or name == "s_star_keep_neg_gt"]
 pytest_plugins = ["recorded_results", "fault_harness"]
 # The longest first, so that no worker is left with one at the end.
-LONGEST = ("gpu_check", "disks", "workflow", "ranks", "device_rules", "verify", "verify_modified")
+LONGEST = ("gpu_check", "disks", "workflow", "ranks", "device_rules", "verify")
 LONGEST += ("tasks_page", "kills", "degenerate_batches", "token_stats_triton", "preload", "report_page")
 LONGEST += ("chain", "config", "plan", "time_limit", "executors")
 # Tests of seconds that share nothing: dealt out one by one at the end, so that all workers are busy until then.
@@ -91,9 +91,7 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: order.get(item.path.stem, len(order) + (item.path.stem in DEALT_OUT)))
     for item in items:
         if item.path.stem not in DEALT_OUT:
-            of_folder = item.path.parent.name == "verification"  # its files share a set of results
-            group = item.path.parent.name if of_folder else item.path.stem
-            item.add_marker(pytest.mark.xdist_group(group))
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
     if find_spec("vllm") is None:
         for item in items:
             if item.get_closest_marker("vllm"):

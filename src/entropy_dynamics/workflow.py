@@ -123,13 +123,9 @@ class Jobs:
         self.most_urgent = len(order)  # of jobs that only draw, or that all runs need
         return urgency
 
-    def urgency(self, wildcards: Wildcards) -> int:
-        """The priority of a job for a model or a run."""
-        return self._urgency.get(tuple(wildcards), 0)
-
-    def urgency_of_temperatures(self, wildcards: Wildcards) -> int:
-        """That of the evaluation of a policy at further temperatures, which few results need."""
-        return self._urgency.get(("temperatures", *wildcards), 0)
+    def urgency(self, wildcards: Wildcards, *of: str) -> int:
+        """The priority of a job for a model or a run; `of` temperatures, which few results need, of its evaluation."""
+        return self._urgency.get((*of, *wildcards), 0)
 
     def settings(self, stage: str, *run: str) -> Callable[[Wildcards], str]:
         """A parameter: a hash of the settings that a job uses, by which Snakemake reruns it."""
@@ -208,8 +204,7 @@ class Jobs:
 
     def of_kind(self, kind: str) -> list[Path]:
         """A file of each `table` or `figure` that is built by default."""
-        of_kind = (name for name in self.experiments if self.kind(name) == kind)
-        return self.files_of(name for name in of_kind if name in self.wanted)
+        return self.files_of(name for name in self.experiments if name in self.wanted and self.kind(name) == kind)
 
     def of_target(self, folder: str) -> list[Path]:
         """A file of each table and figure in a folder of experiments/."""

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from command_line import error, output, run
-from conftest import MODEL, ROOT
+from conftest import MODEL
 from entropy_dynamics.config import (
     USED,
     configured_shorter_runs,
@@ -25,8 +25,6 @@ from entropy_dynamics.config.schema import RunConfig, StageConfig
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.sections import parse
 from mistakes import message_of, mistake
-
-CONFIGS = ROOT / "configs"
 
 
 # ---------------------------------------------------------------- merging
@@ -96,9 +94,8 @@ def test_another_source_replaces_a_problem_set(configs):
 def test_a_pretrained_model_inherits_nothing_that_is_meant_for_toy_models(configs, toys, of_toys):
     (configs / "scale" / "mine.yaml").write_text(f"extends: laptop\nscale: mine\ntoy_models: {toys}\n")
     for model in (MODEL, "qwen3-4b-base"):
-        mine, paper, laptop = (
-            load_config(scale, model, "clip_v", configs=configs) for scale in ("mine", "paper", "laptop")
-        )
+        scales = ("mine", "paper", "laptop")
+        mine, paper, laptop = (load_config(scale, model, "clip_v", configs=configs) for scale in scales)
         same = laptop if model in of_toys else paper
         assert (model in mine.toy_models) == (model in of_toys)
         assert (mine.method, mine.model) == (same.method, same.model)
@@ -220,9 +217,8 @@ def test_a_toy_model_never_trains_with_the_settings_of_a_large_one(configs):
     mine.write_text(copied.partition("\noverrides:")[0])
     for method, source in {"clip_b": "4e-07 of {}/base.yaml", "grpo_half_rate": "2e-07 of {}/method/grpo_half"}.items():
         message = message_of(configs, "mine", MODEL, method)
-        assert message.startswith(
-            f"{mine}: the toy model {MODEL} needs a training.optimizer.learning_rate of its own: "
-        )
+        needed = "training.optimizer.learning_rate of its own: "
+        assert message.startswith(f"{mine}: the toy model {MODEL} needs a {needed}")
         assert source.format(configs) in message
     mine.write_text(copied.replace("toy: laptop", "toy: mine"))
     assert load_config("mine", MODEL, "clip_b", configs=configs).training.optimizer.learning_rate == 6e-4
@@ -262,11 +258,8 @@ def test_a_share_replaces_the_bounds_in_the_files(scale, method, configs):
     assert (params.share, params.mu, params.mu_plus) == (0.02, None, math.inf)
     assert getattr(params, "max_frac", None) is None
     (configs / "method/mine.yaml").write_text(f"extends: {method}\nmethod: {{params: {{share: 0.03}}}}\n")
-    name = f"{method}@share=0.03"
-    assert (
-        load_config(scale, MODEL, "mine", configs=configs).method.params
-        == load_config(scale, MODEL, name).method.params
-    )
+    mine, named = (load_config(scale, MODEL, name, configs=configs) for name in ("mine", f"{method}@share=0.03"))
+    assert mine.method.params == named.method.params
     params = load_config(scale, MODEL, "mine@mu=1.5", configs=configs).method.params
     assert (params.share, params.mu) == (None, 1.5)
 
@@ -285,12 +278,9 @@ def test_a_share_beside_a_bound_is_refused(method, overrides, other):
 
 
 def test_runs_made_before_the_share_existed_are_current():
-    config = load_config("laptop", MODEL, "clip_b")
-    before = config.model_dump()
+    before, now = (load_config("laptop", MODEL, "clip_b").model_dump() | {"versions": {}} for _ in range(2))
     del before["method"]["params"]["share"]
-    assert settings_of("train", before | {"versions": {}}) == settings_of(
-        "train", config.model_dump() | {"versions": {}}
-    )
+    assert settings_of("train", before) == settings_of("train", now)
 
 
 def test_a_built_method_is_fresh():

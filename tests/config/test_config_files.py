@@ -4,12 +4,7 @@ import pytest
 import yaml
 
 from conftest import MODEL, ROOT
-from entropy_dynamics.config import (
-    flatten,
-    known_names,
-    load_config,
-    to_yaml,
-)
+from entropy_dynamics.config import flatten, known_names, load_config, to_yaml
 from entropy_dynamics.config.schema import RunConfig, marked_keys
 from entropy_dynamics.methods import method_types
 from entropy_dynamics.sections import LOCATION, PER_MACHINE
@@ -53,9 +48,8 @@ def test_json_schema_accepts_resolved_configs_and_refuses_unknown_keys():
         ("method", {"name": "clip_b", "label": "x", "params": {"mmu": 3}}),
     ):
         assert list(validator.iter_errors(config | {key: value})), key
-    assert schema["$defs"]["TrainingConfig"]["properties"]["group_size"]["description"].startswith(
-        "Rollouts per prompt"
-    )
+    training = schema["$defs"]["TrainingConfig"]["properties"]
+    assert training["group_size"]["description"].startswith("Rollouts per prompt")
 
 
 @pytest.mark.parametrize("scale", known_names("scale", CONFIGS))
@@ -66,13 +60,9 @@ def test_strengths_that_must_be_equal_are(scale):
         def of(name, model=model):
             return load_config(scale, model, name)
 
-        for name, others in {
-            "clip_b": ["ppo_clip_b", "clip_b_paper"],
-            "clip_v": ["ppo_clip_v", "clip_v_paper"],
-        }.items():
-            assert {of(other).method.params.mu for other in others} == {of(name).method.params.mu}
-        assert of("ppo_clip_v").method.params == of("clip_v").method.params
-        assert of("ppo_clip_b").method.params == of("clip_b").method.params
+        for name in ("clip_b", "clip_v"):
+            assert of(f"ppo_{name}").method.params == of(name).method.params
+            assert of(f"{name}_paper").method.params.mu == of(name).method.params.mu
         updates = of("grpo_off_policy").training.updates_per_batch
         for name in ("ce_gppo", "cispo", "clip_higher", "dppo", "importance_sampling", "kl_cov", "ppo_clip"):
             assert of(name).training.updates_per_batch == updates

@@ -3,10 +3,7 @@
 import pytest
 
 from conftest import MODEL, ROOT
-from entropy_dynamics.config import (
-    flatten,
-    load_config,
-)
+from entropy_dynamics.config import flatten, load_config
 from entropy_dynamics.config.layers import merge, setting
 from entropy_dynamics.config.schema import RunConfig
 from entropy_dynamics.sections import parse

@@ -115,11 +115,6 @@ def test_versions_are_those_of_the_same_code_on_every_python(version):
     assert (version(), version(kind="Two")) == ("db5b54ff53d75fe1", "618894bebd439d60")
 
 
-def test_every_method_has_a_version():
-    assert all(version_of(kind) for kind in method_types().values())
-    assert version_of(method_types()["clip_b"]) != version_of(method_types()["clip_v"])
-
-
 def test_results_without_versions_are_those_of_the_code_of_now():
     """A version that is not in first_versions.txt repeats all results of its code, which takes days at some scales."""
     versions = {f"methods.{name}": version_of(kind) for name, kind in method_types().items()}

@@ -107,27 +107,20 @@ def test_finished_runs_whose_gate_has_other_bounds_are_named(made, capsys):
 
 # ---------------------------------------------------------------- names
 @pytest.mark.parametrize(
-    ("method", "entry", "text"),
+    ("method", "entry", "given", "stored"),
     [
-        (
-            "grpo@training.steps=1",
-            "training.steps=3",
-            "training.steps=3: the run is stored as grpo@training.steps=1, with 1",
-        ),
-        (
-            "grpo@training.steps=1",
-            "training={steps: 3}",
-            "training.steps=3: the run is stored as grpo@training.steps=1",
-        ),
-        ("clip_b@mu=1.2", "method.params.mu=3", "method.params.mu=3: the run is stored as clip_b@mu=1.2, with 1.2"),
-        ("clip_b@mu=1.2", "method.params={}", "method.params.mu=None: the run is stored as "),
-        ("grpo", "method={name: clip_b, label: x, params: {mu: 1.0}}", "method.name=clip_b: the run is stored as grpo"),
+        ("grpo@training.steps=1", "training.steps=3", "training.steps=3", "1"),
+        ("grpo@training.steps=1", "training={steps: 3}", "training.steps=3", "1"),
+        ("clip_b@mu=1.2", "method.params.mu=3", "method.params.mu=3", "1.2"),
+        ("clip_b@mu=1.2", "method.params={}", "method.params.mu=None", "1.2"),
+        ("grpo", "method={name: clip_b, label: x, params: {mu: 1.0}}", "method.name=clip_b", "grpo"),
     ],
 )
 @pytest.mark.parametrize("command", ["train", "evaluate"])
-def test_a_setting_does_not_contradict_the_name_of_the_run(made, capsys, command, method, entry, text):
+def test_a_setting_does_not_contradict_the_name_of_the_run(made, capsys, command, method, entry, given, stored):
     results, layout = made
     named = ["--model", MODEL, "--method", method, "--seed", "0"]
+    text = f"--set {given}: the run is stored as {method}, with {stored}; "
     assert text in error(capsys, *stage(results, command, *named, more=(entry,)))
     assert not layout.run(MODEL, method, 0).exists()
 

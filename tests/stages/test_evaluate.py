@@ -59,12 +59,8 @@ def test_hand_worked_rows(tokenizer):
 @pytest.fixture
 def prepared(tmp_path, shared_model, tokenizer, problems):
     """A config for two small sets, and a layout with a base and a trained policy and the problems."""
-    config = load_config(
-        "laptop",
-        MODEL,
-        "base",
-        overrides=["sampling.max_new_tokens=40", "evaluation.samples={aime24: 5, aime25: 3, dapo500: 2}"],
-    )
+    overrides = ["sampling.max_new_tokens=40", "evaluation.samples={aime24: 5, aime25: 3, dapo500: 2}"]
+    config = load_config("laptop", MODEL, "base", overrides)
     layout = Layout(tmp_path / "results")
     for method in ("base", "grpo"):
         save_policy(shared_model, tokenizer, layout.policy(MODEL, method, 0))
@@ -119,11 +115,7 @@ def test_samples_at_the_usual_temperature_have_one_path(prepared):
     usual, *_ = evaluate(config, layout, "grpo", 0, ["aime24"])
     before, at = usual.read_bytes(), config.evaluation.temperature
     named = evaluate(config, layout, "grpo", 0, ["aime24"], temperatures=[at, at + 1e-9, 0.4, -0.0])
-    assert [path.relative_to(usual.parent).as_posix() for path in named] == [
-        "aime24.parquet",
-        "T0.4/aime24.parquet",
-        "T0/aime24.parquet",
-    ]
+    assert named == [usual.parent / place / "aime24.parquet" for place in ("", "T0.4", "T0")]
     assert usual.read_bytes() == before
     assert not (usual.parent / f"T{at:g}").exists()
 
@@ -171,11 +163,8 @@ def test_an_interrupted_evaluation_resumes(prepared, monkeypatch):
     """Interrupted in the third shard of the second set; then only missing shards are sampled."""
     config, layout = prepared
     datasets = ["aime24", "aime25"]
-    whole = {}
-    evaluate(config, layout, "base", 0, datasets)
-    for dataset in datasets:
-        file = layout.evaluation(MODEL, "base", 0) / f"{dataset}.parquet"
-        whole[dataset] = file.read_bytes()
+    whole = {file: file.read_bytes() for file in evaluate(config, layout, "base", 0, datasets)}
+    for file in whole:
         file.unlink()
     asked = []
     sample = NativeSampler.sample
@@ -193,8 +182,7 @@ def test_an_interrupted_evaluation_resumes(prepared, monkeypatch):
     assert len(asked) == 5  # 2 + 2 problems, 2 + 2 + 1 problems
     evaluate(config, layout, "base", 0, datasets)
     assert asked[5:] == asked[4:5]
-    for dataset in datasets:
-        assert (layout.evaluation(MODEL, "base", 0) / f"{dataset}.parquet").read_bytes() == whole[dataset]
+    assert {file: file.read_bytes() for file in whole} == whole
     assert not list((layout.root / "shards").iterdir())
 
 

@@ -37,6 +37,13 @@ def commands(page: str, section: str = "") -> list[str]:
     return [re.sub(r"\s+# .*| {2,}# .*", "", line).strip() for line in found]
 
 
+def completed(words: list[str], folder: Path, environment: dict[str, str]) -> str:
+    """What a command says that has to end well."""
+    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, f"{words}\n{done.stdout}{done.stderr}"
+    return done.stdout + done.stderr
+
+
 @pytest.fixture
 def small(smoke_project, tmp_path):
     """A copy of the smoke scale's project, whose commands run at that scale: `small(command)` -> stdout."""
@@ -52,9 +59,7 @@ def small(smoke_project, tmp_path):
             words += ["--scale", "smoke"]
         if words[0] == "entropy-dynamics":
             words[:1] = ["python", "-m", "entropy_dynamics.cli"]
-        done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
-        return done.stdout + done.stderr
+        return completed(words, folder, environment)
 
     call.folder = folder
     return call
@@ -75,12 +80,8 @@ def test_one_thing_is_run_again_as_the_page_says(small):
     assert figure.stat().st_mtime_ns > before
     assert "mu" in small(commands("rerun.md", "After a change")[0])
     table = re.findall(r"^\| (?:Figure|Table) \d.*$", text_of("rerun.md"), re.MULTILINE)
-    methods = {name for row in table for name in re.findall(r"`([a-z_]+)`", row.split("|")[2])} - {
-        "pos",
-        "gt",
-        "neg",
-        "lt",
-    }
+    named = {name for row in table for name in re.findall(r"`([a-z_]+)`", row.split("|")[2])}
+    methods = named - {"pos", "gt", "neg", "lt"}
     assert all((ROOT / f"configs/method/{name}.yaml").is_file() for name in methods)
 
 
@@ -118,9 +119,8 @@ def test_own_data_trains_as_a_scale_of_its_own(tmp_path):
     scale |= {"extends": "smoke", "pass_rates": {"low": None, "high": None}}
     (folder / "configs/scale/mine.yaml").write_text(yaml.safe_dump(scale))
     for line in commands("data.md")[:2]:
-        line = line.replace("entropy-dynamics", "python -m entropy_dynamics.cli", 1)
-        done = subprocess.run(line, shell=True, cwd=folder, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
+        words = shlex.split(line.replace("entropy-dynamics", "python -m entropy_dynamics.cli", 1))
+        completed(words, folder, environment)
     layout = Layout(folder / "results/mine")
     assert len(load_problems(layout.problems("train"))) == 30
     assert layout.figure("figure4", "png").is_file()
@@ -184,8 +184,7 @@ def test_a_model_of_ones_own_is_trained_and_compared(smoke_project, tmp_path):
     ]
     for line in lines:
         words = ["python", "-m", "entropy_dynamics.cli", *shlex.split(line)[1:]]
-        done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
-    assert "difference" in done.stdout
+        said = completed(words, folder, environment)
+    assert "difference" in said
     facts = json.loads((folder / "results/my-scale/models/my-model/seed0/model.json").read_text())
     assert not facts["toy"]

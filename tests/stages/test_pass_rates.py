@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from conftest import MODEL
-from entropy_dynamics.config import load_config, settings_of
+from entropy_dynamics.config import load_config
 from entropy_dynamics.config.schema.data import ADVICE, PassRateConfig
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.storage import save_policy
@@ -52,53 +52,47 @@ def test_a_filter_that_keeps_nothing_says_what_there_was():
 
 
 @pytest.fixture
-def prepared(tmp_path, shared_model, tokenizer, problems):
-    """The config and a layout with training problems, not in the order of their ids, and a base model."""
-    overrides = ["pass_rates.samples=8", "sampling.max_new_tokens=4"]
-    config = load_config("laptop", MODEL, overrides=overrides)
+def measure(tmp_path, shared_model, tokenizer, problems, monkeypatch):
+    """`measure(*overrides)` measures pass rates of four samples of each problem, of which the first boxes the answer.
+
+    Its layout, with the problems not in the order of their ids, and its sampler are attributes.
+    """
+    boxed = [f"\\boxed{{{problem.answer}}}" for problem in problems[::-1]]
+    sampler = Scripted(tokenizer, lambda number, sample: boxed[number] if sample == 0 else "1+1")
     layout = Layout(tmp_path / "results")
     write_problems(layout.problems("train"), problems[::-1])
-    save_policy(shared_model, tokenizer, layout.model(config.pass_rates.model, 0))
-    return config, layout
+    save_policy(shared_model, tokenizer, layout.model(MODEL, 0))
+    monkeypatch.setattr(pass_rates, "open_sampler", lambda *_, with_logp: nullcontext(sampler))
+
+    def run(*overrides: str):
+        config = load_config("laptop", MODEL, None, ["pass_rates.samples=4", *overrides])
+        return measure_pass_rates(config, layout)
+
+    run.layout, run.sampler = layout, sampler
+    return run
 
 
-@pytest.fixture
-def sampler(problems, tokenizer, monkeypatch):
-    """Its sample k of problem i is correct if k < i."""
+def test_every_problem_has_a_row_with_its_own_rate(measure, problems):
+    """Sample k of problem i is correct if k < i."""
     answers = [int(problem.answer) for problem in problems[::-1]]
-    made = Scripted(tokenizer, lambda number, sample: f"\\boxed{{{answers[number] + (sample >= number)}}}")
-    monkeypatch.setattr(pass_rates, "open_sampler", lambda *_, with_logp: nullcontext(made))
-    return made
-
-
-def test_every_problem_has_a_row_with_its_own_rate(prepared, problems, sampler):
-    config, layout = prepared
-    returned = measure_pass_rates(config, layout)
-    frame = pd.read_parquet(layout.pass_rates(0))
+    measure.sampler.response = lambda number, sample: f"\\boxed{{{answers[number] + (sample >= number)}}}"
+    returned = measure("pass_rates.samples=8", "sampling.max_new_tokens=4")
+    frame = pd.read_parquet(measure.layout.pass_rates(0))
     assert frame.columns.tolist() == ["problem_id", "correct", "samples", "rate"]
     assert frame["problem_id"].tolist() == [problem.id for problem in problems[::-1]]
     assert frame["correct"].tolist() == [min(number, 8) for number in range(12)]
     assert frame["rate"].tolist() == returned["rate"].tolist() == [min(number, 8) / 8 for number in range(12)]
-    [asked] = sampler.asked
+    [asked] = measure.sampler.asked
     assert asked == {"samples": 8, "temperature": 1.0, "max_new_tokens": 4, "stream": "pass rates/seed0"}
 
 
-def test_other_bounds_take_no_new_samples(prepared, sampler):
-    """Neither after a filter that kept nothing, nor once the rates are measured, when only training depends on them."""
-    config, layout = prepared
-
-    def bounded(low, high):
-        return config.model_copy(update={"pass_rates": config.pass_rates.model_copy(update={"low": low, "high": high})})
-
+def test_other_bounds_take_no_new_samples(measure):
+    """After a filter that kept nothing."""
     with pytest.raises(UserError, match=r"^none of 12 rates is above pass_rates.low=0\.3 and below"):
-        measure_pass_rates(bounded(0.3, 0.35), layout)
-    assert not layout.pass_rates(0).exists()
-    sampler.sample = None
-    measure_pass_rates(bounded(0.3, 0.4), layout)
-    assert settings_of("pass_rates", bounded(0.3, 0.4)) == settings_of("pass_rates", config)
-    assert settings_of("train", load_config("laptop", MODEL, "grpo", ["pass_rates.low=0.3"])) != (
-        settings_of("train", load_config("laptop", MODEL, "grpo"))
-    )
+        measure("pass_rates.low=0.3")
+    assert not measure.layout.pass_rates(0).exists()
+    measure.sampler.sample = None
+    assert measure("pass_rates.low=0.2")["rate"].tolist() == [0.25] * 12
 
 
 # ---------------------------------------------------------------- the gate before RL
@@ -116,27 +110,6 @@ SAMPLES = pd.DataFrame(
 MEASURED = {"pass_rate": 1 / 2, "mixed_groups": 1 / 3, "entropy": 1 / 2, "formatted": 5 / 6, "truncated": 1 / 6}
 
 
-@pytest.fixture
-def stage(tmp_path, shared_model, tokenizer, problems, monkeypatch):
-    """`stage(*overrides)` measures pass rates, of which sample 0 alone boxes the answer.
-
-    Its layout and its sampler are attributes.
-    """
-    boxed = [f"\\boxed{{{problem.answer}}}" for problem in problems]
-    sampler = Scripted(tokenizer, lambda number, sample: boxed[number] if sample == 0 else "1+1")
-    layout = Layout(tmp_path / "results")
-    write_problems(layout.problems("train"), problems)
-    save_policy(shared_model, tokenizer, layout.model(MODEL, 0))
-    monkeypatch.setattr(pass_rates, "open_sampler", lambda *_, with_logp: nullcontext(sampler))
-
-    def run(*overrides: str):
-        config = load_config("laptop", MODEL, None, ["pass_rates.samples=4", *overrides])
-        return measure_pass_rates(config, layout)
-
-    run.layout, run.sampler = layout, sampler
-    return run
-
-
 def test_every_quantity_is_as_defined():
     assert measure_gate(SAMPLES) == pytest.approx(MEASURED)
 
@@ -145,9 +118,9 @@ def test_every_bound_of_the_config_has_its_quantity_and_its_advice():
     assert set(load_config("laptop").gate.model_dump()) == set(MEASURED) == set(ADVICE)
 
 
-def test_without_bounds_it_is_only_recorded(stage):
-    assert len(stage()) == 12
-    gate = json.loads(stage.layout.gate(0).read_text())
+def test_without_bounds_it_is_only_recorded(measure):
+    assert len(measure()) == 12
+    gate = json.loads(measure.layout.gate(0).read_text())
     assert gate["measured"] == pytest.approx(
         {"pass_rate": 0.25, "mixed_groups": 1, "entropy": 0.25, "formatted": 0.25, "truncated": 0}
     )
@@ -162,21 +135,21 @@ def test_without_bounds_it_is_only_recorded(stage):
         ("formatted=[0.8,null]", "formatted is 0.25, below 0.8: try a larger cold_start.steps"),
     ],
 )
-def test_outside_a_bound_it_stops_with_what_would_be_changed(stage, bound, fault):
+def test_outside_a_bound_it_stops_with_what_would_be_changed(measure, bound, fault):
     with mistake(fault, match=r"^no signal: "):
-        stage(f"gate.{bound}")
-    assert not stage.layout.pass_rates(0).exists()
-    assert stage.layout.gate(0).is_file()
-    stage("gate.pass_rate=[0.25,0.25]")  # a bound is inside
-    assert stage.layout.pass_rates(0).is_file()
-    assert len(stage.sampler.asked) == 1  # other bounds take no new samples
-    assert json.loads(stage.layout.gate(0).read_text())["faults"] == []
+        measure(f"gate.{bound}")
+    assert not measure.layout.pass_rates(0).exists()
+    assert measure.layout.gate(0).is_file()
+    measure("gate.pass_rate=[0.25,0.25]")  # a bound is inside
+    assert measure.layout.pass_rates(0).is_file()
+    assert len(measure.sampler.asked) == 1  # other bounds take no new samples
+    assert json.loads(measure.layout.gate(0).read_text())["faults"] == []
 
 
-def test_the_page_shows_its_numbers_and_its_faults(stage):
+def test_the_page_shows_its_numbers_and_its_faults(measure):
     with pytest.raises(UserError):
-        stage("gate.entropy=[0.3,1]")
-    page = fill("gate.html", gates=[json.loads(stage.layout.gate(0).read_text())])
+        measure("gate.entropy=[0.3,1]")
+    page = fill("gate.html", gates=[json.loads(measure.layout.gate(0).read_text())])
     rows = [re.findall(r"<t[hd][^>]*>(?:<span>)?([^<]*)", row) for row in page.split("<tr>")[1:]]
     assert rows[0][:6] == ["", "pass rate", "mixed groups", "entropy", "formatted", "truncated"]
     assert rows[1:] == [

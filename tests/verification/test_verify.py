@@ -1,31 +1,47 @@
-"""`entropy-dynamics verify` on sound, stale and missing results, and on those of other configs."""
+"""`entropy-dynamics verify` on sound, modified, stale and missing results, and on those of other configs.
 
+One thing changes, and has to be named.
+"""
+
+import re
 import shutil
 from pathlib import Path
 
+import pandas as pd
 import pytest
+from matplotlib.image import imread, imsave
+from PIL import Image
 
 from command_line import error, set_to
 from entropy_dynamics.analysis.run_data import Samples
 from entropy_dynamics.cli import main
 from entropy_dynamics.config import load_config
 from entropy_dynamics.experiments.load import load_experiment
+from entropy_dynamics.figures import style
+from entropy_dynamics.results.files import sha256
 from recorded_results import (
     AIME24,
     CLIP_B,
+    CLIP_V,
+    GRPO,
     LAYOUT,
     MODEL_JSON,
+    PROBLEMS,
     RESULTS,
     SCALE,
     TABLE,
     edit,
+    edit_json,
     edit_rows,
     flip,
     hashes,
+    sampled,
     set_cell,
     short,
+    without,
     write_evaluation,
     write_run,
+    write_theory,
     write_untrained,
 )
 from synthetic_results import MODEL
@@ -64,6 +80,239 @@ def test_results_that_were_moved_and_those_that_are_incomplete(verify):
     code, findings, summary = verify()
     assert (code, findings) == (0, {})
     assert " 2 runs," in summary
+
+
+# Modified and swapped files
+@pytest.mark.usefixtures("project")
+def test_cells_of_a_table(verify):
+    path = RESULTS / "tables/table1.csv"
+    table = pd.read_csv(path, dtype=str)
+    was = table.loc[2, "aime25_avg_paper"]
+    table.loc[2, ["aime25_avg_paper", "dapo500_pass_low"]] = "99.1234"
+    path.write_text(table.to_csv(index=False))
+    code, findings, summary = verify()
+    fact = f"line 4: aime25_avg_paper is 99.1234, redrawn {was}"
+    assert (code, findings) == (1, {("modified", TABLE[0]): fact})
+    assert summary.endswith(": 1 wrong")
+
+
+@pytest.mark.usefixtures("project")
+def test_claims_judged_by_a_damaged_file_are_as_redrawn(verify, capsys):
+    """Their reasons contain its remedy."""
+    (GRPO / "metrics.parquet").write_bytes(b"no")
+    assert main(["claims", "--scale", SCALE]) == 0
+    assert "delete it and rerun: snakemake" in LAYOUT.judged("claims", "json").read_text()
+    assert {where for _, where in verify()[1]} == {short(GRPO), short(GRPO / "metrics.parquet")}
+    assert main(["draw", "figure5", "--scale", SCALE, "--results", str(RESULTS.parent.absolute())]) == 2
+    assert capsys.readouterr().err.endswith("): make it or get it again\n")
+
+
+@pytest.mark.usefixtures("project")
+def test_text_of_a_table_and_a_deleted_file(verify):
+    edit(RESULTS / "tables/table1.md", "Qwen2.5", "Qwen3.5")
+    (RESULTS / "tables/table1.tex").unlink()
+    code, findings, _ = verify()
+    assert (code, list(findings)) == (1, [("modified", "tables/table1.md"), ("missing", "tables/table1.tex")])
+    assert "redrawn" in findings["modified", "tables/table1.md"]
+
+
+@pytest.mark.usefixtures("project")
+@pytest.mark.parametrize("rehash", [False, True])
+def test_an_incorrect_sample_marked_correct(verify, rehash):
+    edit_rows(AIME24, flip("correct"), rehash)
+    code, findings, _ = verify()
+    assert code == 1
+    assert list(findings) == [("modified", short(AIME24)), *(("stale", name) for name in TABLE)]
+    facts = findings["modified", short(AIME24)]
+    assert ("its sha256 is" in facts) != rehash
+    assert "sample 0: correct is" in facts
+    assert "1 such rows" in facts
+
+
+@pytest.mark.usefixtures("untabled")
+def test_impossible_rows_although_their_hash_is_right(verify):
+    changes = [
+        (lambda frame: frame.iloc[1:], "does not have 4 samples of every problem"),
+        (lambda frame: frame[frame["problem_id"] != frame["problem_id"][0]], "4 samples of every problem"),
+        (set_cell("sample", 1), "4 samples of every problem"),
+        (flip("formatted"), "formatted is"),
+        (lambda frame: frame.assign(correct="yes"), "correct is yes"),
+    ]
+    files = [path for path in sorted(RESULTS.glob("evaluations/*/*/*/*.parquet")) if path.stem.startswith("aime")]
+    for (change, _), file in zip(changes, files, strict=False):
+        edit_rows(file, change, rehash=True)
+    code, findings, _ = verify()
+    assert (code, list(findings)) == (1, [("modified", short(file)) for file in files[: len(changes)]])
+    for (_, fact), facts in zip(changes, findings.values(), strict=True):
+        assert fact in facts
+
+
+@pytest.mark.usefixtures("whole")
+def test_a_metrics_file_and_what_is_drawn_from_it(verify):
+    metrics = GRPO / "metrics.parquet"
+    edit_rows(metrics, set_cell("neg_cov", -0.1, row=2))
+    code, findings, _ = verify()
+    assert code == 1
+    named = [key for key in findings if not key[1].startswith("claims")]
+    assert named == [("modified", short(metrics)), ("stale", "figures/figure5.csv")]
+    assert "value is" in findings["stale", "figures/figure5.csv"]
+    assert {what for what, _ in findings} == {"modified", "stale"}
+
+
+@pytest.mark.usefixtures("whole")
+def test_numbers_of_a_figure_a_claim_and_a_picture(verify):
+    edit(RESULTS / "figures/figure5.csv", "neg_cov,", "neg_cof,")
+    edit(RESULTS / "claims.json", '"verdict": "inconclusive"', '"verdict": "holds"')
+    edit(RESULTS / "figures/data_filter.svg", "</svg>", "<!-- --></svg>")
+    code, findings, _ = verify()
+    assert code == 1
+    files = ["claims.json", "figures/data_filter.svg", "figures/figure5.csv"]
+    assert list(findings) == [("modified", name) for name in files]
+    assert "inconclusive" in findings["modified", "claims.json"]
+
+
+@pytest.mark.usefixtures("untabled")
+def test_pictures_by_another_matplotlib_differ_all_together(verify):
+    main(["draw", "figure5", "data_filter", "--scale", SCALE])
+    other, png = sorted(RESULTS.glob("figures/*.png"))
+    imsave(png, imread(png))
+    code, findings, _ = verify()
+    assert (code, list(findings)) == (1, [("modified", short(png))])
+    imsave(other, imread(other))
+    code, findings, _ = verify()
+    assert (code, list(findings)) == (0, [("not checked", short(other))])
+    assert "(2 files)" in findings["not checked", short(other)]
+
+
+@pytest.mark.usefixtures("untabled")
+def test_a_picture_of_an_earlier_version_has_more_colors(verify, monkeypatch):
+    main(["draw", "data_filter", "--scale", SCALE])
+    with monkeypatch.context() as earlier:
+        earlier.setattr(style, "with_palette", lambda png: png)
+        main(["draw", "figure5", "--scale", SCALE])
+    modes = {Image.open(path).mode for path in RESULTS.glob("figures/*.png")}
+    assert modes == {"RGBA", "P"}
+    code, findings, _ = verify()
+    assert (code, findings) == (0, {})
+
+
+@pytest.mark.usefixtures("project")
+def test_the_policy_of_another_run(verify):
+    weights = "policy/model.safetensors"
+    shutil.copy(CLIP_V / weights, CLIP_B / weights)
+    code, findings, _ = verify()
+    assert (code, list(findings)) == (1, [("modified", short(CLIP_B / weights))])
+
+
+@pytest.mark.usefixtures("project")
+def test_a_whole_run_in_the_place_of_another(verify):
+    shutil.rmtree(CLIP_B)
+    shutil.copytree(CLIP_V, CLIP_B)
+    _, findings, _ = verify()
+    assert f"it is of {MODEL} clip_v seed0" in findings["modified", short(CLIP_B / "provenance.json")]
+    assert "method.name" in findings["different config", short(CLIP_B / "config.yaml")]
+    assert ("stale", short(AIME24)) in findings  # sampled from the policy that was there
+
+
+@pytest.mark.usefixtures("untabled")
+def test_samples_of_another_method(verify):
+    other = LAYOUT.evaluation(MODEL, "clip_v", 0)
+    for name in ("aime24.parquet", "aime24.provenance.json"):
+        shutil.copy(other / name, AIME24.parent / name)
+    _, findings, _ = verify()
+    place = short(AIME24.with_suffix(".provenance.json"))
+    assert list(findings) == [("modified", place)]
+    assert findings["modified", place] == f"{short(CLIP_B)}/policy/model.json is not among its inputs"
+
+
+@pytest.mark.usefixtures("project")
+def test_pass_rates_that_their_counts_do_not_give(verify):
+    file = LAYOUT.pass_rates(0)
+    edit_rows(file, set_cell("rate", 0.51), rehash=True)
+    _, findings, _ = verify()
+    assert "of 8 correct, rate 0.51" in findings["modified", short(file)]
+    assert ("stale", short(CLIP_B)) in findings
+
+
+@pytest.mark.usefixtures("project")
+@pytest.mark.parametrize("content", [b"\xff\0{", b'{"inputs": 3, "sets": [], "weights_sha256": "x"}'])
+def test_garbage_in_any_file_is_named_and_hides_nothing_else(verify, content):
+    files = [PROBLEMS, MODEL_JSON, AIME24, LAYOUT.pass_rates(0), GRPO / "provenance.json", CLIP_V / "config.yaml"]
+    files += [CLIP_B / "metrics.parquet", CLIP_B / "policy/model.json", AIME24.with_suffix(".provenance.json")]
+    files += [RESULTS / "tables/table1.csv"]
+    for path in files:
+        path.write_bytes(content)
+    edit_rows(AIME24.with_stem("aime25"), flip("correct"))
+    code, findings, _ = verify()
+    assert code == 1
+    named = " ".join([*(where for _, where in findings), *findings.values()])
+    assert [short(path) for path in files if short(path) not in named and short(path.parent) not in named] == []
+    assert "sample 0: correct is" in findings["modified", short(AIME24.with_stem("aime25"))]
+
+
+@pytest.mark.usefixtures("untabled")
+def test_a_deleted_record_or_a_line_of_it_turns_no_check_off(verify):
+    write_theory()
+    theory = LAYOUT.logit_steps.with_suffix(".provenance.json")
+    assert verify()[:2] == (0, {})
+    edit_rows(GRPO / "metrics.parquet", set_cell("entropy", 0.5))
+    outputs = {"config.yaml": sha256(GRPO / "config.yaml")}
+    edit_json(GRPO / "provenance.json", lambda record: record.update(outputs=outputs))
+    edit_json(sampled("clip_b", "aime24"), without("outputs"))
+    edit_json(sampled("clip_b", "dapo500"), without("config"))
+    edit_json(PROBLEMS, without("outputs", "aime25.parquet"))
+    code, findings, _ = verify()
+    assert code == 1
+    assert findings == {
+        ("modified", short(path)): fact
+        for path, fact in {
+            PROBLEMS: "it has no hash of aime25.parquet",
+            sampled("clip_b", "aime24"): "it has no hash of aime24.parquet",
+            AIME24.with_stem("dapo500"): "cannot be checked: KeyError: 'config'",
+            GRPO / "provenance.json": "it has no hash of metrics.parquet; it has no hash of policy/model.json",
+        }.items()
+    }
+    theory.unlink()
+    LAYOUT.pass_rates(0).with_suffix(".provenance.json").unlink()
+    missing = [where for what, where in verify()[1] if what == "missing"]
+    assert missing == ["pass_rates/seed0.provenance.json", "theory/logit_steps.provenance.json"]
+
+
+@pytest.mark.usefixtures("untabled")
+def test_files_that_no_record_has(verify):
+    new = [LAYOUT.problems("aime26"), LAYOUT.model(MODEL, 0) / "chat_template.jinja"]
+    new += [CLIP_B / "policy" / name for name in ("additional/template.jinja", "chat_template.jinja", "config.yaml")]
+    for path in [*new, CLIP_B / "policy/.DS_Store"]:
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"")
+    fact = "no record has its hash"
+    assert verify()[:2] == (1, {("modified", short(path)): fact for path in new})
+
+
+@pytest.mark.usefixtures("untabled")
+def test_problems_that_are_not_those_of_their_report(verify):
+    def change(report: dict) -> None:
+        report["sets"]["aime24"]["kept"] = 9
+        report["sets"]["aime25"]["ids_sha256"] = "0" * 64
+        report["sets"]["dapo500"]["dropped"]["other"] = 3
+
+    edit_json(PROBLEMS, change)
+    findings = verify()[1]
+    assert list(findings) == [("modified", f"data/{name}.parquet") for name in ("aime24", "aime25", "dapo500")]
+    assert findings["modified", "data/aime24.parquet"] == "kept is 10, problems.json has 9"
+    assert "ids_sha256 is" in findings["modified", "data/aime25.parquet"]
+    rows = findings["modified", "data/dapo500.parquet"]
+    assert re.fullmatch(r"rows in problems.json is \d+, not the sum of those kept and dropped", rows)
+
+
+@pytest.mark.usefixtures("untabled")
+def test_logit_steps_of_another_model_than_the_figure_says(verify):
+    write_theory()
+    edit_json(LAYOUT.logit_steps.with_suffix(".provenance.json"), without("inputs", MODEL_JSON.as_posix()))
+    wrong = f"not of {short(MODEL_JSON)}; of another first seed: give --set seeds.first="
+    assert verify()[:2] == (1, {("different config", short(LAYOUT.logit_steps)): wrong})
+    Path("experiments/theory_check.yaml").write_text("kind: [")
+    assert "not valid YAML" in verify()[1]["different config", short(LAYOUT.logit_steps)]
 
 
 # Stale and missing files

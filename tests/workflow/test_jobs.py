@@ -23,7 +23,7 @@ def test_the_reserved_names_are_the_rules_that_no_experiment_names(jobs):
     assert set(listed) - jobs.experiments.keys() == RULES
 
 
-@pytest.mark.parametrize("name", ["temperatures", "field"])
+@pytest.mark.parametrize("name", ["train", "temperatures", "field"])
 def test_an_experiment_with_a_reserved_name_is_refused(tmp_path, monkeypatch, name):
     """Also if the scale has no further temperatures, so that other scales take the same file."""
     project = copy_project(tmp_path)

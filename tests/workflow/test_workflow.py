@@ -270,13 +270,6 @@ def test_a_name_may_have_numbers_capitals_and_hyphens(tmp_path):
     assert planned(project, target, "--config", "scale=My-Scale")["train"] == 1
 
 
-def test_an_experiment_with_the_name_of_a_rule_is_named(tmp_path):
-    project = copy_project(tmp_path)
-    shutil.copy(project / "experiments/figure3.yaml", project / "experiments/train.yaml")
-    run = snakemake(project, "train", "--dry-run")
-    assert the_error(run) == "experiments/train.yaml: the workflow has a rule of that name; rename the file"
-
-
 def test_each_job_requests_the_nodes_and_threads_of_its_own_model(tmp_path):
     project = copy_project(tmp_path)
     machine = "{for: {scale: paper, model: qwen2.5-14b-instruct}, hardware: {nodes: 2, ranks: 16}}"

@@ -43,7 +43,7 @@ for name, temperatures in JOBS.temperatures.items():
             ],
         log:
             LAYOUT.log(name, *RUN),
-        priority: JOBS.urgency_of_temperatures
+        priority: lambda wildcards: JOBS.urgency(wildcards, "temperatures")
         conda:
             "../../environment.yml"
         threads: JOBS.of_job("threads", "evaluate")
