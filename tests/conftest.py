@@ -57,7 +57,7 @@ pytest_plugins = ["recorded_results", "fault_harness"]
 # The longest first, so that no worker is left with one at the end.
 LONGEST = ("gpu_check", "disks", "workflow", "ranks", "device_rules", "verify")
 LONGEST += ("tasks_page", "kills", "degenerate_batches", "token_stats_triton", "preload", "report_page")
-LONGEST += ("chain", "config", "plan", "time_limit", "executors")
+LONGEST += ("chain", "config", "plan", "time_limit", "jobs")
 # Tests of seconds that share nothing: dealt out one by one at the end, so that all workers are busy until then.
 DEALT_OUT = ("test_reference_runs",)
 # Every method's training step, and the tests of each module that is annotated; none passes a wrong shape on purpose.

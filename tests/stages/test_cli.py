@@ -318,9 +318,14 @@ def test_results_of_another_config_are_not_replaced(run, refused, layout, tmp_pa
 def test_a_fresh_clone_says_what_makes_a_run(monkeypatch, tmp_path, capfd):
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     monkeypatch.chdir(tmp_path)
-    target = f"results/laptop/runs/{MODEL}/grpo/seed0/metrics.parquet"
-    every = f"all that is missing: snakemake --config scale=laptop -- {target}"
-    assert error(capfd, *TRAIN).endswith(f"make it with: entropy-dynamics problems --scale laptop; {every}")
+    every, run = (
+        "--scale laptop; all that is missing: snakemake --config scale=laptop -- results/laptop",
+        f"{MODEL}/grpo",
+    )
+    made = f"make it with: entropy-dynamics problems {every}/runs/{run}/seed0/metrics.parquet"
+    assert error(capfd, *TRAIN).endswith(made)
+    evaluate = ("evaluate", *TRAIN[1:], "--temperatures", "0.33")  # which no rule makes
+    assert error(capfd, *evaluate).endswith(f"{every}/evaluations/{run}/seed0/aime24.parquet")
 
 
 def test_without_a_command_the_commands_are_listed(capfd):

@@ -1,15 +1,22 @@
-"""What the rules take from `entropy_dynamics.workflow`, beside what Snakemake itself says."""
+"""What the rules take from `entropy_dynamics.workflow`, and what another executor than SLURM's is asked for."""
 
+import os
+import re
+import shlex
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
 import yaml
 
+from conftest import MODEL
+from entropy_dynamics.client import SERVER
+from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
+from entropy_dynamics.planning.plan import resources
 from entropy_dynamics.workflow import RULES, Jobs
 from project_copy import ROOT, copy_project, snakemake
-
-MODEL = "qwen2.5-7b-instruct"
 
 
 @pytest.fixture
@@ -53,3 +60,31 @@ def test_a_table_is_one_file_and_its_rule_makes_three(jobs):
     assert jobs.in_report("table1")["category"] == "2 Tables"
     assert jobs.in_report("table6")["category"] == "4 Further"
     assert (jobs.bounds("table1"), jobs.bounds("data_filter")) == (None, [0.0625, 0.9375])
+
+
+def test_the_command_for_lsf_asks_for_what_is_planned(tmp_path):
+    """At the paper's scale, with what a run starts from; without the server, which has looked for plugins before."""
+    pytest.importorskip("snakemake_executor_plugin_cluster_generic", reason="this executor plugin is not installed")
+    project = copy_project(tmp_path / "project")
+    files = [f"data/{name}.parquet" for name in ("train", *load_config("paper").data.evaluation)]
+    for name in (*files, "data/problems.json", f"models/{MODEL}/seed0/model.json", "pass_rates/seed0.parquet"):
+        file = project / "results" / "paper" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    bsub = project.with_name("bsub")
+    bsub.write_text("#!/bin/sh\nprintf '%s ' \"$@\" > bsub.txt\nexit 1\n")
+    bsub.chmod(0o755)
+    page = (ROOT / "docs" / "paper-scale.md").read_text()
+    [command] = re.findall(r"^    (snakemake --executor cluster-generic (?:.*\\\n)*.*)$", page, re.MULTILINE)
+    documented = shlex.split(command.replace("\\\n", ""))[1:]
+    run = f"results/paper/runs/{MODEL}/grpo/seed0/metrics.parquet"
+    words = [f"{os.path.dirname(sys.executable)}/snakemake", *documented, "--retries", "0"]
+    environment = {key: value for key, value in os.environ.items() if key != SERVER}
+    environment["PATH"] = f"{project.parent}:{os.environ['PATH']}"
+    command = [*words, "--rerun-triggers", "mtime", "--", run]
+    done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True)
+    assert (project / "bsub.txt").is_file(), done.stdout + done.stderr
+    asked = resources(load_config("paper", MODEL, "grpo"), "train")
+    submitted = (project / "bsub.txt").read_text()
+    assert submitted.startswith(f"-n {asked['threads']} -gpu num={asked['gpu']} -M {asked['mem_mb']}MB ")
+    assert f" -W {asked['runtime']} -wt 30 -wa URG {project}" in submitted
