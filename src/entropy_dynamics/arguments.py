@@ -89,10 +89,10 @@ def command_parser() -> argparse.ArgumentParser:
     parser.set_defaults(parser=parser, commands=stages.choices, groups=groups)
 
     def command(name: str, about: str, files: str, example: str) -> argparse.ArgumentParser:
-        """`about`: one sentence, for the list of commands; `files`: what must exist, and what is written."""
-        description = fill(f"{about} {files}", WIDTH)
+        """`about`: a sentence, for the list of commands; `files`: what must exist and is written."""
+        text = fill(f"{about} {files}", WIDTH)
         example = f"example:\n  {parser.prog} {name} {example}"
-        sub = stages.add_parser(name, description=description, epilog=example, formatter_class=layout)
+        sub = stages.add_parser(name, description=text, epilog=example, formatter_class=layout)
         sub.set_defaults(command=name.replace("-", "_"), parser=sub, about=about)
         title = next(title for title, names in GROUPS.items() if name in names)
         groups[title][name] = sub

@@ -124,7 +124,7 @@ class Jobs:
         return urgency
 
     def urgency(self, wildcards: Wildcards, *of: str) -> int:
-        """The priority of a job for a model or a run; `of` temperatures, which few results need, of its evaluation."""
+        """The priority of a job for a model or a run, or `of` its temperatures, which few results need."""
         return self._urgency.get((*of, *wildcards), 0)
 
     def settings(self, stage: str, *run: str) -> Callable[[Wildcards], str]:
@@ -177,7 +177,8 @@ class Jobs:
         if "@training.steps=" not in wildcards.method:
             return []
         if (file := self.layout.run(*run) / CONFIG).is_file():
-            shorter = configs.shorter_runs(run[1], configs.read_yaml(file, resolve=True)["training"])
+            training = configs.read_yaml(file, resolve=True)["training"]
+            shorter = configs.shorter_runs(run[1], training)
         else:
             shorter = configs.configured_shorter_runs(self.scale, *run[:2])
         return [self.layout.metrics(*run)] * (wildcards.method in shorter)
@@ -204,7 +205,8 @@ class Jobs:
 
     def of_kind(self, kind: str) -> list[Path]:
         """A file of each `table` or `figure` that is built by default."""
-        return self.files_of(name for name in self.experiments if name in self.wanted and self.kind(name) == kind)
+        wanted = (name for name in self.experiments if name in self.wanted)
+        return self.files_of(name for name in wanted if self.kind(name) == kind)
 
     def of_target(self, folder: str) -> list[Path]:
         """A file of each table and figure in a folder of experiments/."""

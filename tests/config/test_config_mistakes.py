@@ -35,7 +35,7 @@ CONFIGS = ROOT / "configs"
         ("toy_models.new={architecture: qwen2}", "no value for toy_models.new.hidden_size"),
         ("hardware.ranks=3", "an update has 256 rollouts; it should be a multiple of hardware.ranks = 3"),
         ("scale=smoke", "--set scale=smoke: scale is 'smoke'; it should be 'laptop', like its file"),
-        ("model.name=x", f"--set model.name=x: model.name is 'x'; it should be '{MODEL}', like its file"),
+        ("model.name=x", f"--set model.name=x: model.name is 'x'; it should be '{MODEL}'"),
         ("models=[qwen3-4b-base]", f"scale laptop has no model {MODEL!r}; known: qwen3-4b-base"),
         ("training.steps", "--set 'training.steps' is not of the form key=value"),
         ("training.steps=[1", "--set training.steps=[1: "),

@@ -37,10 +37,11 @@ SMALL = [
 
 @pytest.fixture
 def run(tmp_path, capfd):
-    """`run(stage, ...)` in tmp_path at a tiny laptop scale -> (stdout, stderr) of a command that ends with the code."""
+    """`run(stage, ...)` in tmp_path at a tiny laptop scale, which ends with `code` -> (stdout, stderr)."""
 
     def call(stage, *arguments, settings=(), code=0):
-        return output(capfd, stage, "--results", tmp_path, *arguments, *set_to([*SMALL, *settings]), code=code)
+        words = [stage, "--results", tmp_path, *arguments, *set_to([*SMALL, *settings])]
+        return output(capfd, *words, code=code)
 
     return call
 

@@ -53,7 +53,7 @@ def test_a_filter_that_keeps_nothing_says_what_there_was():
 
 @pytest.fixture
 def measure(tmp_path, shared_model, tokenizer, problems, monkeypatch):
-    """`measure(*overrides)` measures pass rates of four samples of each problem, of which the first boxes the answer.
+    """`measure(*overrides)` measures pass rates of four samples, of which the first boxes the answer.
 
     Its layout, with the problems not in the order of their ids, and its sampler are attributes.
     """

@@ -1,4 +1,4 @@
-"""`entropy-dynamics verify` on sound, modified, stale and missing results, and on those of other configs.
+"""`entropy-dynamics verify` on sound, modified, stale and missing results and on other configs.
 
 One thing changes, and has to be named.
 """

@@ -1,4 +1,4 @@
-"""What the rules take from `entropy_dynamics.workflow`, and what another executor than SLURM's is asked for."""
+"""What the rules take from `entropy_dynamics.workflow`, and what LSF is asked for."""
 
 import os
 import re
@@ -63,7 +63,7 @@ def test_a_table_is_one_file_and_its_rule_makes_three(jobs):
 
 
 def test_the_command_for_lsf_asks_for_what_is_planned(tmp_path):
-    """At the paper's scale, with what a run starts from; without the server, which has looked for plugins before."""
+    """Snakemake runs without the server of the tests, which has looked for plugins before."""
     pytest.importorskip("snakemake_executor_plugin_cluster_generic", reason="this executor plugin is not installed")
     project = copy_project(tmp_path / "project")
     files = [f"data/{name}.parquet" for name in ("train", *load_config("paper").data.evaluation)]

@@ -119,7 +119,7 @@ def _loaded(
         raise UserError(f"scale {scale} has no model {model!r}{nearest(model, config.models)}")
     if isinstance(config, StageConfig) and config.model.name != model:
         where = source(("model", "name"))
-        raise UserError(f"{where}: model.name is {config.model.name!r}; it should be {model!r}, like its file")
+        raise UserError(f"{where}: model.name is {config.model.name!r}; it should be {model!r}")
     large = {str(file) for file in (configs / "base.yaml", *files.get("method", ()))}  # for models of the paper's sizes
     setters = [name for name, layer in layers if sets(layer, ("training", "optimizer", "learning_rate"))]
     if isinstance(config, RunConfig) and model in config.toy_models and large.issuperset(setters):

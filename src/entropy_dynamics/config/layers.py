@@ -81,14 +81,16 @@ def method_label(method: str, configs: Path = CONFIGS) -> str:
 def released_settings(scale: str, method: str, configs: Path = CONFIGS) -> str | None:
     """A note if toy models of a scale run a method with what it sets for models of billions of parameters."""
     name, parameters = split_method(method)
-    chain = chain_of(configs, "method", name)
-    files = {toy: str(file) for file in chain for names, _ in _overrides(file, configs) for toy in names.get("toy", [])}
+    files: dict[str, str] = {}  # by toy scale
+    for file in chain_of(configs, "method", name):
+        for names, _ in _overrides(file, configs):
+            files |= dict.fromkeys(names.get("toy", []), str(file))
     if not files or parameters or files.keys() & {*scale_names(scale, configs)}:
         return None
     return (
         "this toy model runs with settings for billions of parameters: the overrides in "
-        f"{', '.join(dict.fromkeys(files.values()))} are for the toy models of {', '.join(files)}, none of which "
-        f"{scale} extends"
+        f"{', '.join(dict.fromkeys(files.values()))} are for the toy models of {', '.join(files)}, "
+        f"none of which {scale} extends"
     )
 
 

@@ -44,7 +44,8 @@ def version_of(kind: type, without: tuple[str, ...] = ()) -> str:
 def _code(module: str, name: str, package: str, without: tuple[str, ...]) -> tuple[str, list[tuple[str, str]]]:
     """The definition of a name as text, and what it names in the package."""
     nodes = [_without(node, without) for node in _definitions(module).get(name, [])]
-    plain = [_plain(node, package) for node in nodes if not isinstance(node, ast.Import | ast.ImportFrom)]
+    code = [node for node in nodes if not isinstance(node, ast.Import | ast.ImportFrom)]
+    plain = [_plain(node, package) for node in code]
     return json.dumps(plain) if plain else "", [each for node in nodes for each in _named(node, module, name, package)]
 
 
@@ -76,8 +77,9 @@ def _definitions(module: str) -> dict[str, list[ast.stmt]]:
 def _named(node: ast.stmt, module: str, name: str, package: str) -> Iterator[tuple[str, str]]:
     """The modules of the package, and names in them, that the definition of a name mentions."""
     if isinstance(node, ast.Import):
-        modules = [alias.name for alias in node.names if _bound(alias) == name and alias.name.startswith(f"{package}.")]
-        yield from ((imported, each) for imported in modules for each in _definitions(imported))
+        modules = [alias.name for alias in node.names if _bound(alias) == name]
+        own = [imported for imported in modules if imported.startswith(f"{package}.")]
+        yield from ((imported, each) for imported in own for each in _definitions(imported))
         return
     if isinstance(node, ast.ImportFrom):
         spec = find_spec(module)

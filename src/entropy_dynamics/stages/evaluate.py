@@ -50,7 +50,7 @@ def evaluate(
     files = {(at, dataset): layout.evaluation_file(model, method, seed, dataset, at) for at, dataset in sets}
     needed = {layout.policy(model, method, seed): f"{'model' if method == BASE else 'train'} {run}"}
     needed |= {layout.problems(dataset): "problems" for dataset in datasets}
-    # Snakemake makes those at the temperature of tables whatever the config lists, and all that is needed, too.
+    # Samples at the temperature of tables are a target of Snakemake, whatever temperatures the config lists.
     check_inputs(layout, layout.evaluation_file(model, method, seed, datasets[0]), needed)
     configs = {at: config if at is None else config.changed("evaluation", temperature=at) for at, _ in files}
     for (at, _), file in files.items():

@@ -134,8 +134,8 @@ def train(config: RunConfig, layout: Layout, method_name: str, seed: int, ranks:
     if ranks.is_main:  # only now, because Snakemake removes the run if the job fails before
         made = [out / METRICS, out / CONFIG, out / PROVENANCE, out / "policy" / FACTS, *samples]
         if missing := [file for file in made if not file.exists()]:
-            begun = "another job of this run has begun; checkpoints are kept: run the same command again"
-            raise UserError(f"{missing[0]} is gone: {begun}")
+            remedy = "checkpoints are kept: run the same command again"
+            raise UserError(f"{missing[0]} is gone: another job of this run has begun; {remedy}")
         checkpoints.delete()
     return out
 
