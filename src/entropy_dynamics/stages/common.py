@@ -38,7 +38,7 @@ def check_replaceable(result: Path, stage: str, config: Config | Mapping[str, An
     """Raise UserError if `result` exists and was made with other settings. (Snakemake removes outputs before a job.)"""
     if not result.is_file() or (was := made_with(result)) == settings_of(stage, config):
         return
-    what = "was made with another config" if was else f"has no config in {record_of(result).name}"
+    what = f"has no config in {record_of(result).name}" if was is None else "was made with another config"
     raise UserError(f"{result} {what}; give another folder to keep both, or delete it")
 
 
