@@ -40,7 +40,7 @@ def test_the_envelope_is_the_highest_of_all_mixtures():
     rng = np.random.default_rng(0)
     avg, passed = rng.integers(0, 30, (2, 300, 12)).astype(float)
     at = rng.integers(0, 64, 300) / 2
-    found = envelope(at, avg, passed)
+    exact, *rounded = (envelope(at + error, avg, passed).passed for error in (0, 1e-13, -1e-13))
     for place, target in enumerate(at):
         x, y = avg[place], passed[place]
         heights = [y[i] for i in range(12) if x[i] >= target]
@@ -48,7 +48,18 @@ def test_the_envelope_is_the_highest_of_all_mixtures():
             if x[i] < target <= x[j]:
                 share = (x[j] - target) / (x[j] - x[i])
                 heights.append(share * y[i] + (1 - share) * y[j])
-        assert found.passed[place] == pytest.approx(max(heights, default=np.nan), nan_ok=True)
+        assert exact[place] == pytest.approx(max(heights, default=np.nan), nan_ok=True)
+    for found in rounded:
+        np.testing.assert_allclose(found, exact)
+
+
+def test_halves_in_which_two_points_have_the_same_avg():
+    """Both have the method's in one seed: there the points of the other seed have no share."""
+    [first, second] = columns((14, 75), (10, 80), (20, 60), seeds=2)
+    for column in (first, second):
+        column[0, 1:, 1] = 7
+    found = left([[first, second]])
+    assert found.halved == pytest.approx(75 - 80)
 
 
 def columns(*levels, seeds=6, problems=8):

@@ -1,6 +1,7 @@
 """Scores, gains and gains by difficulty, worked by hand: two data sets of six problems, three seeds, four samples."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -127,6 +128,20 @@ def test_p_values_are_corrected_over_the_table(results):
     corrected = holm(np.array(alone))
     assert list(frame.loc["base", names]) == pytest.approx(corrected[:6], nan_ok=True)
     assert list(frame.loc["clip_b", names]) == pytest.approx(corrected[6:], nan_ok=True)
+
+
+def test_differences_from_a_single_untrained_model_are_medians_of_five_seeds(results):
+    for seed in (3, 4):
+        write(results, MODEL, "grpo", seed, {name: of[seed - 3] for name, of in GRPO.items()})
+        write(results, MODEL, "clip_b", seed, {name: of[seed - 3] for name, of in CLIP_B.items()})
+    five = replace(results, seeds=SEEDS | {"tables": 5})
+    experiment = of(five, entropy=None)
+    single = replace(experiment, runs=tuple(run for run in experiment.runs if run.method != BASE or run.seed == 0))
+    frame = scores_frame(single, five).set_index("method")
+    assert frame["seeds"].tolist() == [1, 5, 5]
+    assert set(frame["difference"]) == {"median over seeds"}
+    differences = [np.mean(share(UNTRAINED["aime24"]) - share(counts)) for counts in GRPO["aime24"] * 2][:5]
+    assert frame.loc[BASE, "aime24_avg_difference"] == pytest.approx(100 * np.median(differences))
 
 
 def test_entropies_at_the_end(results):

@@ -196,10 +196,12 @@ def test_the_variance_of_two_problems_by_hand():
 
 @pytest.mark.filterwarnings("error")
 def test_a_data_set_of_one_problem_has_no_interval():
-    one = np.array([[0.1], [0.3], [0.2]])
-    found = score_interval([one, np.full((3, 8), 0.5)])
-    assert found.value == pytest.approx(0.7)
-    assert math.isnan(found.low)
+    """The value is what an interval would have: the mean of three seeds, the median of five."""
+    for seeds, value in ((np.array([0.1, 0.3, 0.2]), 0.2), (np.array([0, 0, 0.1, 0.9, 0.5]), 0.1)):
+        found = score_interval([seeds[:, None], np.full((len(seeds), 8), 0.5)])
+        assert found.value == pytest.approx(value + 0.5)
+        assert math.isnan(found.low)
+    assert score_interval([np.array([0.3]), np.array([0.1, 0.2])]).value == pytest.approx(0.45)
 
 
 @pytest.mark.parametrize("seeds", [3, 6])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from entropy_dynamics.analysis.finding import Finding
+from entropy_dynamics.analysis.problem_scores import score_columns
 from entropy_dynamics.analysis.run_data import Results, Samples
 from entropy_dynamics.analysis.temperatures import best_point, matched_pass
 from entropy_dynamics.analysis.verdicts import judge
@@ -92,6 +93,18 @@ def test_the_best_point_is_that_of_the_highest_mean():
     assert best_point("pass", validation) == 0.4  # equal to that at 0.7, and before it
     assert best_point("pass", validation, least=0.7) == 0.7  # 0.4 has 5/8
     assert best_point("pass", validation | {0.7: [samples([2])]}, least=0.7) == 0.4  # none has 0.7: the highest Avg@K
+    ties = {0.4: [samples([3, 2, 1], 10)], 0.7: [samples([1, 2, 3], 10)]}  # whose means differ by rounding
+    assert [best_point("avg", order) for order in (ties, dict(reversed(ties.items())))] == [0.4, 0.7]
+    assert best_point("pass", ties, least=0.2) == 0.4
+
+
+def test_problems_of_equal_difficulty_stay_in_order():
+    """The first two have six of thirty each; their mean rates differ by rounding."""
+    untrained = {seed: {"d": samples(counts, 10)} for seed, counts in enumerate([[1, 4, 9], [1, 1, 9], [4, 1, 9]])}
+    trained = {seed: {"d": samples([0, 5, 10], 10)} for seed in range(3)}
+    arms = {("model", "base"): untrained, ("model", "grpo"): trained}
+    [hard] = score_columns(arms, {("model", "grpo"): 1}, "avg", ONE, "hard")
+    assert hard.tolist() == [[0], [0], [0]]
 
 
 # Verdicts

@@ -203,6 +203,15 @@ paper: {place: Table 1, models: [m], methods: [clip_b], against: grpo, evaluatio
 """
 
 
+def in_scores(keys: str) -> tuple[str, str]:
+    """The claim of GOOD, and one about scores in its place."""
+    old = GOOD[GOOD.index("test: over_seeds") : GOOD.index("}\npaper")]
+    about = (
+        "test: score_difference, unit: points, models: [qwen3-4b-base], runs: {grpo: tables}, against: {base: tables}"
+    )
+    return old, f"{about}, metric: pass, evaluations: [aime24], {keys}"
+
+
 def test_an_entry_with_for_stands_for_a_claim_per_combination_of_rows(tmp_path):
     loop = "id: '${m}_${q}', for: [[{m: grpo, side: above}, {m: clip_b, side: below}], [{q: 7b}, {q: 4b}]]"
     text = GOOD.replace("id: a", loop).replace("{grpo: tables}", "{'${m}': tables}").replace("above: 0", "'${side}': 0")
@@ -221,6 +230,8 @@ def test_an_entry_with_for_stands_for_a_claim_per_combination_of_rows(tmp_path):
         ("above: 0", "above: 0, below: 1", "give one of above, below and within"),
         ("grpo: tables", "grpo: three", "claims[0].runs.grpo is 'three'; it should be 'tables', 'extras' or 'pilot'"),
         ("statistic: drop", "statistic: ratio_difference", "the statistic 'ratio_difference' is of 4 columns"),
+        (*in_scores("everywhere: true, below: 0"), "everywhere takes the smallest difference, so it takes `above`"),
+        (*in_scores("primary: true, temperature: envelope, above: 0"), "a primary claim takes an effect per seed"),
         ("statistic: drop", "statistic: steps_to", "target is for the statistics steps_to and sum_to, which need one"),
         ("id: a,", "id: '${n}', for: [[{m: clip_b}]],", "each a list of rows {name: text}: KeyError('n')"),
     ],

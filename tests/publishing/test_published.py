@@ -58,7 +58,8 @@ def published(tmp_path_factory):
         tokens = pd.DataFrame({"problem_id": ["a", "b"], "logp": [np.array([-0.5 - seed]), np.array([-1.0, -2.0])]})
         write_parquet(Layout(root).step_samples(MODEL, "grpo", seed) / "step4.parquet", tokens)
     write_json(Layout(root).model(MODEL, 0) / "model.json", model_facts(MODEL))
-    write_json(root / "claims.json", [])
+    for judged in ("claims", "controls"):
+        write_json(root / f"{judged}.json", [])
     assert main(["archive", str(root), str(out)]) == 0
     return root, out
 
@@ -206,7 +207,7 @@ def test_checksums_are_those_that_sha256sum_computes(published, tmp_path):
     named = {line.split("  ")[1] for line in (folder / "SHA256SUMS").read_text().splitlines()}
     there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     assert there - named == {"SHA256SUMS"}
-    assert {"README.md", "LICENSE", "CITATION.cff", "counts.parquet", "claims.json"} <= named
+    assert {"README.md", "LICENSE", "CITATION.cff", "counts.parquet", "claims.json", "controls.json"} <= named
     (folder / "README.md").write_text("edited")
     assert subprocess.run(check, cwd=folder, capture_output=True).returncode == 1
 

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from command_line import run
+from entropy_dynamics.report.fill import in_digits
 from entropy_dynamics.report.summary import topics
 
 REASON = "grpo does not reach the Pass@K of clip_b"
@@ -63,6 +64,22 @@ def test_counts_gains_and_what_does_not_hold(root, capsys):
 def test_the_page_is_named_where_there_is_one(root, capsys):
     (root / "report.html").touch()
     assert run(capsys, "summary", root).endswith(f"\nEverything on one page: {root / 'report.html'}\n")
+
+
+@pytest.mark.parametrize(
+    ("effect", "low", "high", "shown"),
+    [
+        (0.000881, 0.000874, 0.000979, "0.00088 [0.00087, 0.00098]"),
+        (11.5, 7.0, 15.5, "12 [7, 16]"),
+        (1.0, 0.04, 2.0, "1.00 [0.04, 2.00]"),
+        (-0.519, -1.069, 0.00131, "-0.519 [-1.069, 0.001]"),  # not 0, which would include it
+        (1.0, 1e-17, 2.0, "1.0 [0.0, 2.0]"),  # 0 but for rounding
+        (2.55, None, None, "2.5"),
+        (2.55, 2.55, 2.55, "2.5"),
+    ],
+)
+def test_an_interval_is_written_to_a_third_of_its_half(effect, low, high, shown):
+    assert in_digits({"effect": effect, "low": low, "high": high}) == shown
 
 
 def test_the_topics_of_the_page_count_what_has_a_value():

@@ -22,7 +22,15 @@ from jaxtyping import Float, Int
 
 from entropy_dynamics.analysis.problem_scores import problem_scores
 from entropy_dynamics.analysis.run_data import Results, Samples
-from entropy_dynamics.analysis.statistics import POWER, T_SEEDS, Interval, Number, problem_variance, t_quantile
+from entropy_dynamics.analysis.statistics import (
+    POWER,
+    ROUNDING,
+    T_SEEDS,
+    Interval,
+    Number,
+    problem_variance,
+    t_quantile,
+)
 from entropy_dynamics.experiments.load import Experiment
 from entropy_dynamics.experiments.specs import METRICS, LeftSpec
 
@@ -55,10 +63,10 @@ def envelope(
     """The highest Pass@K of one point with an Avg@K of `at` or more, or of two points, mixed such that it is `at`.
 
     Two points, one on each side of `at`, take turns: each becomes the best partner of the other. Where neither changes,
-    no point is above the line through both, so no other mixture is better. A point at `at` is never half of a pair, as
-    any partner is as good.
+    no point is above the line through both, so no other mixture is better. A point at `at`, up to rounding, is never
+    half of a pair, as any partner is as good.
     """
-    below, above = avg < at[..., None], avg > at[..., None]
+    below, above = avg < at[..., None] - ROUNDING, avg > at[..., None] + ROUNDING
 
     def best_partner(point: np.ndarray, among: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The partner with the highest Pass@K at `at` on the line through both, which is -inf without a partner."""
@@ -138,7 +146,7 @@ def left(models: Sequence[Columns], weights: Sequence[float] = ()) -> Left:
         return Left(seeds=seeds)
     resampled = theta[~np.isnan(theta)][1:]
     value = float(2 * theta[0] - resampled.mean())
-    single = np.where(avg >= at[..., None], passed, -np.inf)[:, 0].max(axis=-1)
+    single = np.where(avg >= at[..., None] - ROUNDING, passed, -np.inf)[:, 0].max(axis=-1)
     mixtures = [(int(low[0]), int(high[0]), float(share[0])) for low, high, share in zip(*chosen[1:], strict=True)]
     spare = max(0.0, float((avg[:, 0].min(axis=-1) - at[:, 0]).max()))
     over_single, halved = float(of_model @ (own[:, 0] - single)), _halved(scores, of_model, rng)
@@ -288,7 +296,7 @@ def _halved(scores: np.ndarray, of_model: np.ndarray, rng: np.random.Generator) 
     at, own, avg, passed = _means(scores, ~half)
     share = _share(at, avg, chosen.low, chosen.high)
     theta = own - share * _take(passed, chosen.low) - (1 - share) * _take(passed, chosen.high)
-    known = ~np.isnan(chosen.passed).any(axis=0)
+    known = ~np.isnan(chosen.passed + theta).any(axis=0)  # a half in which two points have the same Avg@K sets no share
     return float((of_model @ theta)[known].mean()) if known.any() else math.nan
 
 

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 
 from entropy_dynamics.analysis.pass_at_k import problem_pass_at_k
 from entropy_dynamics.analysis.run_data import Arm, Evaluated, Samples
-from entropy_dynamics.analysis.statistics import Scores
+from entropy_dynamics.analysis.statistics import DIGITS, Scores
 from entropy_dynamics.config import BASE
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.experiments.specs import Metric
@@ -97,5 +97,6 @@ def _chosen(samples: Evaluated, models: Iterable[str], dataset: str, problems: S
     if problems == "all":
         return slice(None)
     untrained = [seed[dataset].pass_rates for model in models for seed in samples[model, BASE].values()]
-    thirds = np.array_split(np.argsort(np.mean(untrained, axis=0), kind="stable"), 3)
+    difficulty = np.mean(untrained, axis=0).round(DIGITS)  # a tie must not depend on the order of summation
+    thirds = np.array_split(np.argsort(difficulty, kind="stable"), 3)
     return dict(zip(get_args(Third), thirds, strict=True))[problems]

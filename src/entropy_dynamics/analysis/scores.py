@@ -6,7 +6,7 @@ from typing import Any, get_args
 import numpy as np
 import pandas as pd
 
-from entropy_dynamics.analysis.problem_scores import Third, score_columns
+from entropy_dynamics.analysis.problem_scores import Third, score_columns, shared_seeds
 from entropy_dynamics.analysis.run_data import Results, final_means
 from entropy_dynamics.analysis.statistics import Interval, averaged, holm, mean_interval, score_interval, share_interval
 from entropy_dynamics.config import BASE
@@ -36,7 +36,11 @@ def scores_frame(experiment: Experiment[MetricsSpec], results: Results) -> pd.Da
         for method in experiment.methods(model):
             row = results.about(model) | {"method": method, "label": results.label(experiment.spec, method)}
             seeds = len(experiment.of(model, method))
-            row |= {"seeds": seeds, "difference": f"{averaged(seeds)} over seeds"}
+            arms = {(model, method): 1}
+            if method != baseline and (model, baseline) in samples:
+                arms[model, baseline] = -1
+            paired = len(shared_seeds({arm: samples[arm] for arm in arms}))
+            row |= {"seeds": seeds, "difference": f"{averaged(paired)} over seeds"}
             if isinstance(experiment.spec, ScoresSpec) and experiment.spec.entropy:
                 row |= _entropy(experiment, results, model, method)
             for (column, shares), metric in product(scored_datasets(experiment).items(), experiment.spec.metrics):
@@ -46,8 +50,7 @@ def scores_frame(experiment: Experiment[MetricsSpec], results: Results) -> pd.Da
                 row |= mean.times(100).columns(name)
                 row[f"{name}_paper"] = results.paper.score(model, method, column, metric)
                 difference = Interval()
-                if method != baseline and (model, baseline) in samples:
-                    arms = {(model, method): 1, (model, baseline): -1}
+                if len(arms) > 1:
                     difference = score_interval(score_columns(samples, arms, metric, shares))
                 row |= difference.times(100).columns(f"{name}_difference")
                 row[f"{name}_difference_p"] = difference.p

@@ -24,6 +24,7 @@ MIN_SEEDS = 5  # minimum for a distribution-free interval, and therefore for a v
 MAX_SEEDS = 100  # `seeds_needed` reports no larger number
 SIMULATED = 10_000  # curves
 ROUNDING = 1e-9  # smaller differences come from the order of summation
+DIGITS = 9  # of a score that is compared with others
 NORMAL = NormalDist().inv_cdf((1 + LEVEL) / 2)
 
 Number = Any  # a float, or an array of floats if there are leading axes
@@ -137,7 +138,8 @@ def score_interval(columns: Sequence[Scores], over_seeds: Callable[[PerSeed], In
         over_seeds: `seed_interval` for differences, `mean_interval` for the scores of one method.
     """
     if any(column.shape[-1] < 2 for column in columns):  # a single problem has no spread
-        return Interval(sum(column.mean() for column in columns))
+        means = over_problems(columns)
+        return Interval(means if columns[0].ndim == 1 else over_seeds(means).value)
     error = sum(problem_variance(column) for column in columns) ** 0.5
     if columns[0].ndim == 1:
         return Interval.normal(sum(column.mean() for column in columns), error)

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float
 
 from entropy_dynamics.analysis.problem_scores import problem_scores
 from entropy_dynamics.analysis.run_data import Samples
+from entropy_dynamics.analysis.statistics import DIGITS
 from entropy_dynamics.experiments.specs import Metric
 
 Evaluation = Mapping[str, Samples]
@@ -17,8 +18,8 @@ P = TypeVar("P")
 
 
 def mean_score(metric: Metric, seeds: Sequence[Samples]) -> float:
-    """Mean over seeds and problems."""
-    return float(np.mean([problem_scores(metric, samples).mean() for samples in seeds]))
+    """Mean over seeds and problems, rounded, so that a tie does not depend on the order of summation."""
+    return round(float(np.mean([problem_scores(metric, samples).mean() for samples in seeds])), DIGITS)
 
 
 def best_point(metric: Metric, validation: Mapping[P, Sequence[Samples]], least: float = 0.0) -> P:

@@ -179,6 +179,10 @@ class ScoreDifference(ClaimSpec):
         }.get(self.temperature or "", (True, ""))
         if not fits:
             raise ValueError(f"temperature {self.temperature} takes {takes}")
+        if self.everywhere and self.above is None:
+            raise ValueError("everywhere takes the smallest difference, so it takes `above`")
+        if self.primary and self.temperature == "envelope":
+            raise ValueError("a primary claim takes an effect per seed, which temperature envelope has not")
         return self
 
     @property

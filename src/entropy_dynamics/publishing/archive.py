@@ -7,13 +7,15 @@ from pathlib import Path
 from entropy_dynamics.analysis.claims_json import verdicts_of
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.errors import UserError
+from entropy_dynamics.experiments.claims import JUDGED
 from entropy_dynamics.publishing.restore import MODELS, write_data
 from entropy_dynamics.report.fill import fill
 from entropy_dynamics.report.page import what_ran
 from entropy_dynamics.report.summary import summary_line
 from entropy_dynamics.results.files import sha256, write_json, write_text, written_whole
 
-COPIED = ("claims.json", "claims.md", "tables/*.csv", "tables/*.md", "figures/*.csv")
+COPIED = [f"{judged}.{suffix}" for judged in ("claims", *JUDGED) for suffix in ("json", "md")]
+COPIED += ["tables/*.csv", "tables/*.md", "figures/*.csv"]
 SUMS = "SHA256SUMS"
 
 

@@ -9,6 +9,7 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, se
 from markupsafe import Markup, escape
 
 from entropy_dynamics.analysis.run_data import Model
+from entropy_dynamics.analysis.statistics import ROUNDING
 
 MATH = {"η": r"\eta", "Δ": r"\Delta", "−": "-", "×": r"\times"}
 
@@ -41,7 +42,8 @@ def in_digits(entry: Mapping[str, Any], sign: str = "-") -> str:
     if half <= 0:
         return f"{float(f'{effect:.2g}'):{sign}g}"
     decimals = max(0, math.ceil(-math.log10(half / 3)))
-    decimals += any(end and not round(end, decimals) for end in ends)  # not 0, the threshold of most claims
+    while any(abs(end) > ROUNDING and not round(end, decimals) for end in ends):  # not 0, the threshold of most claims
+        decimals += 1
     low, high = (f"{end:z.{decimals}f}" for end in ends)
     return f"{effect:{sign}z.{decimals}f} [{low}, {high}]"
 
