@@ -14,7 +14,7 @@ from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.experiments.load import Run, load_experiment
 from entropy_dynamics.figures.draw import DRAW
-from entropy_dynamics.results.files import write_json
+from entropy_dynamics.results.files import write_json, write_parquet
 from synthetic_results import DATASETS, RUNGS, SCALE, model_facts, write_evaluation, write_metrics, write_models
 
 SEEDS = {"tables": 3, "extras": 5, "pilot": 1}
@@ -83,6 +83,17 @@ def test_gains_their_slope_over_size_and_the_law(frame):
     assert np.isnan(slope["parameters"])
     assert frame.loc["toy-32", "grpo"].filter(like="gain").isna().all()
     assert frame.loc[PER_DECADE].index.tolist() == ["clip_b", "clip_v", "entropy_bonus"]
+
+
+def test_a_run_that_ended_early_leaves_the_steps_that_all_seeds_have(folder, frame):
+    """The law still holds at each of them."""
+    results, run = results_in(folder), Run("toy-64", "clip_b", 1)
+    kept = (file := run.metrics_file(results.root)).read_bytes()
+    write_parquet(file, pd.read_parquet(file)[:3])
+    row = ladder_frame(results.experiment("ladder"), results).set_index(["model", "method"]).loc["toy-64", "clip_b"]
+    file.write_bytes(kept)
+    assert row["accuracy_predicted"] == pytest.approx(row["accuracy"])
+    assert row["accuracy"] != pytest.approx(frame.loc[("toy-64", "clip_b"), "accuracy"])
 
 
 def test_a_policy_beyond_the_baselines_frontier_has_no_matched_gain(frame):

@@ -193,6 +193,17 @@ def test_runs_of_unequal_length_and_a_diverged_seed_are_drawn_over_the_steps_tha
     }
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", ["entropy_accuracy", "learning", "ladder"])
+def test_runs_without_a_validation_are_drawn(tmp_path, name):
+    """As with `training.validation_every: 0`."""
+    write_all(tmp_path / SCALE, SEEDS, names=[name])
+    for run in EXPERIMENTS[name].runs:
+        write_metrics(tmp_path / SCALE, run, validation_accuracy=np.nan, validation_pass=np.nan)
+    frame = pd.read_csv(draw(name, tmp_path / SCALE, SEEDS)[2])
+    assert frame.filter(regex="^(value|accuracy)$").isna().all(axis=None) or name == "learning"
+
+
 @pytest.mark.parametrize(
     "change", [lambda steps: steps.query("theorem == 1"), lambda steps: steps.assign(realised=np.inf)]
 )

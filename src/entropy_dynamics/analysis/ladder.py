@@ -42,10 +42,11 @@ def ladder_frame(experiment: Experiment[LadderSpec], results: Results) -> pd.Dat
     rows: list[dict[str, Any]] = []
     for method in methods:
         laws = {}
-        for model in models:  # [step, seed, entropy and accuracy] at the steps with a validation
-            curves = [results.metrics(run, LAW) for run in experiment.of(model, method)]
-            laws[model] = np.stack([curve[LAW].dropna().to_numpy() for curve in curves], axis=1)
-        law = entropy_law({sizes[model]: laws[model] for model in fitted}) if fitted else None
+        for model in models:  # [step, seed, entropy and accuracy] at the steps with a validation of every seed
+            curves = [results.metrics(run, LAW).set_index("step").dropna() for run in experiment.of(model, method)]
+            laws[model] = pd.concat(curves, axis=1, join="inner").to_numpy().reshape(-1, len(curves), len(LAW))
+        validated = all(map(len, laws.values()))
+        law = entropy_law({sizes[model]: laws[model] for model in fitted}) if fitted and validated else None
         for model in models:
             row = {"scale": results.scale, "model": model, "parameters": sizes[model], "method": method}
             row["seeds"] = len(experiment.of(model, method))
@@ -55,7 +56,7 @@ def ladder_frame(experiment: Experiment[LadderSpec], results: Results) -> pd.Dat
                 row |= score_interval(columns, mean_interval).times(100).columns(name)
             ends = ends_of([(model, method)], experiment, results)[model, method]
             row |= mean_interval(np.concatenate(list(ends.values()))).columns("entropy")
-            row["accuracy"] = 100 * laws[model][-1, :, 1].mean()
+            row["accuracy"] = 100 * laws[model][-1, :, 1].mean() if validated else np.nan
             if law:
                 row["accuracy_predicted"] = 100 * law(sizes[model], laws[model][-1, :, 0])
             if method != baseline:

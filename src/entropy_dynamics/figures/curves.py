@@ -3,6 +3,7 @@
 from itertools import chain
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullFormatter
@@ -146,8 +147,9 @@ def _set_axes(ax: Axes, panel: Panel, lines: list[Line], levels: list[float]) ->
     else:
         ax.yaxis.set_major_locator(MaxNLocator(5, steps=style.ROUND, min_n_ticks=3))
         low, high = ax.get_ylim()
-        highs = np.concatenate([line.curve[["value", "high"]].max(axis=1) for line in lines])
-        usual = max(np.quantile(highs, 0.9), 1.05 * max(line.curve["value"].max() for line in lines))
+        every = pd.concat([line.curve[["value", "high"]] for line in lines])  # empty without a validation, for example
+        highs = every.max(axis=1)
+        usual = max(highs.quantile(0.9), 1.05 * every["value"].max())
         cut = panel.x == "step" and bool(1.5 * usual < highs.max())  # spikes would press the lines together
         if cut:
             ax.set_ylim(top=usual)
