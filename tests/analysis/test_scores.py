@@ -2,18 +2,18 @@
 
 import json
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
 
 from entropy_dynamics.analysis.run_data import Results
-from entropy_dynamics.analysis.scores import difficulty_frame, gains_frame, scores_frame
+from entropy_dynamics.analysis.scores import gains_frame, scores_frame
 from entropy_dynamics.analysis.statistics import holm, mean_interval, score_interval, share_interval
 from entropy_dynamics.config import BASE
 from entropy_dynamics.experiments.load import Run
-from entropy_dynamics.results.files import write_parquet
-from single_claims import OTHER, write_curve
-from synthetic_results import MODEL, ROOT, SCALE, evaluation_frame, write_models
+from single_claims import write_curve
+from synthetic_results import MODEL, ROOT, SCALE, write_evaluation, write_models
 
 SEEDS = {"tables": 3, "extras": 3, "pilot": 1}
 SETS = ("aime24", "aime25")
@@ -42,10 +42,10 @@ CLIP_B = {
 }
 
 
-def write(results: Results, model: str, method: str, seed: int, correct: dict[str, list[int]]) -> None:
-    for dataset, counts in correct.items():
-        samples = np.arange(4) < np.array(counts)[:, None]
-        write_parquet(Run(model, method, seed).evaluation_file(results.root, dataset), evaluation_frame(samples))
+def write_seed(results: Results, seed: int, *methods: str) -> None:
+    for method, dataset in product(methods, SETS):
+        counts = UNTRAINED[dataset] if method == BASE else {"grpo": GRPO, "clip_b": CLIP_B}[method][dataset][seed % 3]
+        write_evaluation(results.root, Run(MODEL, method, seed), dataset, np.arange(4) < np.array(counts)[:, None])
 
 
 @pytest.fixture
@@ -53,15 +53,12 @@ def results(tmp_path) -> Results:
     """Clip_B's curve is GRPO's, but for the last step of seed 2."""
     results = Results(tmp_path / SCALE, SCALE, SEEDS, ROOT / "configs", tmp_path)
     write_models(results.root)
-    for model in (MODEL, OTHER):
-        for seed in range(3):
-            write(results, model, BASE, seed, UNTRAINED)
-            write(results, model, "grpo", seed, {name: of[seed] for name, of in GRPO.items()})
-            write(results, model, "clip_b", seed, {name: of[seed] for name, of in CLIP_B.items()})
-            curve = np.linspace(0.5, 0.1 * (1 + seed), 10)
-            write_curve(results.root, "grpo", seed, model, steps=10, entropy=curve)
-            curve[-1] += 0.1 * (seed == 2)
-            write_curve(results.root, "clip_b", seed, model, steps=10, entropy=curve)
+    for seed in range(3):
+        write_seed(results, seed, BASE, "grpo", "clip_b")
+        curve = np.linspace(0.5, 0.1 * (1 + seed), 10)
+        write_curve(results.root, "grpo", seed, steps=10, entropy=curve)
+        curve[-1] += 0.1 * (seed == 2)
+        write_curve(results.root, "clip_b", seed, steps=10, entropy=curve)
     scores = {"grpo": {"aime24": {"avg": 20.0}, "aime25": {"avg": 30.0}}, "clip_b": {"aime24": {"avg": 21.5}}}
     paper = {"scores": {"Table 1": {MODEL: scores}}}
     (tmp_path / "paper_values.yaml").write_text(json.dumps(paper))
@@ -132,8 +129,7 @@ def test_p_values_are_corrected_over_the_table(results):
 
 def test_differences_from_a_single_untrained_model_are_medians_of_five_seeds(results):
     for seed in (3, 4):
-        write(results, MODEL, "grpo", seed, {name: of[seed - 3] for name, of in GRPO.items()})
-        write(results, MODEL, "clip_b", seed, {name: of[seed - 3] for name, of in CLIP_B.items()})
+        write_seed(results, seed, "grpo", "clip_b")
     five = replace(results, seeds=SEEDS | {"tables": 5})
     experiment = of(five, entropy=None)
     single = replace(experiment, runs=tuple(run for run in experiment.runs if run.method != BASE or run.seed == 0))
@@ -171,23 +167,3 @@ def test_gains_by_hand(results):
     assert frame["paper"][1:].isna().all()
     by_hand = score_interval([share(CLIP_B["aime25"]) - share(GRPO["aime25"])])
     assert list(frame.loc[1, ["low", "high"]]) == pytest.approx([100 * by_hand.low, 100 * by_hand.high])
-
-
-def test_gains_by_difficulty_by_hand(results):
-    """aime25's hard third are its problems 1 and 5, the easy one 0 and 4; aime24's order is 1, 4, 0, 3, 2, 5."""
-    runs = [{"models": [MODEL, OTHER], "methods": [BASE, "grpo", "clip_b"]}]
-    experiment = of(results, kind="difficulty", runs=runs, metrics=None, **NOT_OF_SCORES)
-    frame = difficulty_frame(experiment, results)
-    assert set(frame["method"]) == {"clip_b"}
-    assert set(frame["baseline"]) == {"grpo"}
-    assert set(frame["models"]) == {f"{MODEL}; {OTHER}"}
-    assert set(frame["seeds"]) == {3}
-    avg = frame[frame["metric"] == "avg"].set_index("third")
-    assert list(avg.index) == ["hard", "middle", "easy"]
-    assert list(avg["problems"]) == [4, 4, 4]
-    difference = {name: share(CLIP_B[name]) - share(GRPO[name]) for name in SETS}
-    for third, places in {"hard": ([1, 4], [1, 5]), "middle": ([0, 3], [3, 2]), "easy": ([2, 5], [0, 4])}.items():
-        columns = [difference[name][:, of_set] / 2 for name, of_set in zip(SETS, places, strict=True)]
-        by_hand = score_interval(columns)
-        ends = [100 * end for end in (by_hand.value, by_hand.low, by_hand.high)]
-        assert list(avg.loc[third, ["gain", "low", "high"]]) == pytest.approx(ends, nan_ok=True)

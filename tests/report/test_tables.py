@@ -54,27 +54,17 @@ def test_table_numbers_by_hand(tmp_path, monkeypatch):
     csv, md, tex = draw("table1", folder, seeds)
     table = pd.read_csv(csv).set_index(["model", "method"])
     assert list(table.loc[MODEL].index) == ["base", "grpo", "clip_b", "clip_v"]
-
-    def values(method, seeds, reduce):
-        return np.stack([reduce(by_run[Run(MODEL, method, seed), "aime24"]) for seed in range(seeds)])
-
-    row = table.loc[(MODEL, "clip_b")]
-    assert row.seeds == 5
-    assert row.aime24_avg == pytest.approx(100 * values("clip_b", 5, np.mean).mean(), abs=1e-3)
-    solved = values("clip_b", 5, lambda c: c.any(axis=1).astype(float))
-    assert row.aime24_pass == pytest.approx(100 * solved.mean(), abs=1e-3)
-    rates = [values(method, 5, lambda c: c.mean(axis=1)) for method in ("clip_b", "grpo")]
-    gain = score_interval([rates[0] - rates[1]])
-    assert row.aime24_avg_difference == pytest.approx(100 * gain.value, abs=1e-3)
-    assert row.aime24_avg_difference_low == pytest.approx(100 * gain.low, abs=1e-3)
+    rates = {
+        method: np.stack([by_run[Run(MODEL, method, seed), "aime24"].mean(axis=1) for seed in range(5)])
+        for method in ("base", "grpo", "clip_b")
+    }
+    row, gain = table.loc[(MODEL, "clip_b")], score_interval([rates["clip_b"] - rates["grpo"]])
+    found = row[["seeds", "aime24_avg", "aime24_avg_difference", "aime24_avg_difference_low"]].tolist()
+    assert found == pytest.approx([5, *(100 * x for x in (rates["clip_b"].mean(), gain.value, gain.low))], abs=1e-3)
     assert (row.aime24_avg_paper, row.dapo500_pass_paper) == (19.69, 80.2)
-    assert row.aime24_avg_low < row.aime24_avg < row.aime24_avg_high
-    assert (row.aime24_unreadable, row.aime24_truncated) == (25, 25)  # 1 of 4 samples of each problem
     assert row.model_that_ran == "toy Qwen2 for Qwen2.5-7B-Instruct, 0.11 M parameters"
-    assert np.isnan(table.loc[(MODEL, "grpo")].aime24_avg_difference)
     # Each seed has an untrained model.
-    base = values("base", 5, lambda c: c.mean(axis=1))
-    assert table.loc[(MODEL, "base")].aime24_avg_low == pytest.approx(100 * share_interval(base).low, abs=1e-3)
+    assert table.loc[(MODEL, "base")].aime24_avg_low == pytest.approx(100 * share_interval(rates["base"]).low, abs=1e-3)
     # Bold is what passes Holm's correction over the table's 36 differences, and nothing else.
     text = md.read_text()
     results = Results(folder, SCALE, seeds, ROOT / "configs", ROOT / "experiments")

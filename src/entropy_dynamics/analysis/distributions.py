@@ -9,7 +9,7 @@ from entropy_dynamics.analysis.problem_scores import paired, pass_curve, with_se
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.statistics import Interval, share_interval, simultaneous
 from entropy_dynamics.experiments.load import Experiment
-from entropy_dynamics.experiments.specs import DataFilter, DistributionSpec, PassSpec
+from entropy_dynamics.experiments.specs import ComparedSpec, DataFilter, DistributionSpec
 
 
 def solved_frame(experiment: Experiment[DistributionSpec], results: Results) -> pd.DataFrame:
@@ -38,7 +38,7 @@ def filter_frame(experiment: Experiment[DataFilter], results: Results) -> pd.Dat
     return pd.DataFrame(columns)
 
 
-def pass_frame(experiment: Experiment[PassSpec], results: Results) -> pd.DataFrame:
+def pass_frame(experiment: Experiment[ComparedSpec], results: Results) -> pd.DataFrame:
     """One row per model, data set, method and k = 1, 2, 4, ... K and K: Pass@k in percent, with its interval.
 
     `difference` is the median over seeds of the difference from the baseline in points, `_low` and `_high` a band over

@@ -11,7 +11,7 @@ from entropy_dynamics.analysis.run_data import Results, final_means
 from entropy_dynamics.analysis.statistics import Interval, averaged, holm, mean_interval, score_interval, share_interval
 from entropy_dynamics.config import BASE
 from entropy_dynamics.experiments.load import Experiment
-from entropy_dynamics.experiments.specs import METRICS, DifficultySpec, GainsSpec, MetricsSpec, ScoresSpec
+from entropy_dynamics.experiments.specs import METRICS, DifficultySpec, MetricsSpec, ScoresSpec
 
 POOLED = "mean"
 """The name of the mean over the data sets in the columns of `scores_frame`."""
@@ -85,7 +85,7 @@ def _entropy(experiment: Experiment[MetricsSpec], results: Results, model: str, 
     return interval.columns("entropy") | {"equals_baseline": method != baseline and bool(equal) and all(equal)}
 
 
-def gains_frame(experiment: Experiment[GainsSpec], results: Results) -> pd.DataFrame:
+def gains_frame(experiment: Experiment[MetricsSpec], results: Results) -> pd.DataFrame:
     """One row per model, metric, method and data set: gain, low, high and the paper's gain, in points."""
     scores = scores_frame(experiment, results).set_index(["model", "method"])
     baseline, rows = experiment.spec.baseline, []

@@ -165,14 +165,6 @@ class ScoresSpec(MetricsSpec, LabelledSpec):
         return self.entropy
 
 
-class GainsSpec(MetricsSpec):
-    """Gains over the baseline on each data set, next to those in the paper."""
-
-
-class PassSpec(ComparedSpec):
-    """Pass@k over k: a row of panels per model, a panel per data set, a line per method."""
-
-
 class FrontierSpec(ComparedSpec, LabelledSpec):
     """Avg@K against Pass@K over the scale's `evaluation.temperatures`, a panel per model, a line per method."""
 
@@ -248,10 +240,6 @@ class SweepsSpec(BaselineSpec):
     reads_curves: ClassVar[bool] = True
 
 
-class StrengthSpec(SweepsSpec):
-    """Clipped tokens, entropy and scores over the parameter of each sweep."""
-
-
 class MatchedSpec(SweepsSpec, OneModelSpec):
     """Scores over the final entropy of each strength, and methods compared at the entropy of one of them."""
 
@@ -282,11 +270,11 @@ class LensSpec(OneModelSpec, LabelledSpec):
 
 KINDS: dict[str, type[Spec]] = {
     "scores": ScoresSpec,
-    "gains": GainsSpec,
-    "pass_at_k": PassSpec,
+    "gains": MetricsSpec,  # over the baseline on each data set, next to those in the paper
+    "pass_at_k": ComparedSpec,  # over k: a row of panels per model, a panel per data set, a line per method
     "difficulty": DifficultySpec,
     "curves": CurvesSpec,
-    "strength": StrengthSpec,
+    "strength": SweepsSpec,  # dropped tokens, entropy and scores over the parameter of each sweep
     "matched": MatchedSpec,
     "frontier": FrontierSpec,
     "left": LeftSpec,

@@ -8,11 +8,11 @@ from entropy_dynamics.analysis.distributions import filter_frame, pass_frame, so
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.config import BASE
 from entropy_dynamics.experiments.load import Experiment
-from entropy_dynamics.experiments.specs import DataFilter, DistributionSpec, PassSpec
+from entropy_dynamics.experiments.specs import ComparedSpec, DataFilter, DistributionSpec
 from entropy_dynamics.figures import style
 
 
-def draw_pass_curves(experiment: Experiment[PassSpec], results: Results) -> style.Drawn:
+def draw_pass_curves(experiment: Experiment[ComparedSpec], results: Results) -> style.Drawn:
     """A row of panels per model, one line per method with a band for its interval; and the numbers in the figure."""
     frame = pass_frame(experiment, results)
     methods = list(frame["method"].unique())

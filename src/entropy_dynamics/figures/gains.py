@@ -7,11 +7,11 @@ from matplotlib.figure import Figure
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.scores import THIRDS, difficulty_frame, gains_frame
 from entropy_dynamics.experiments.load import Experiment
-from entropy_dynamics.experiments.specs import HEADINGS, METRICS, DifficultySpec, GainsSpec
+from entropy_dynamics.experiments.specs import HEADINGS, METRICS, DifficultySpec, MetricsSpec
 from entropy_dynamics.figures.style import ROUND, WIDTH, Drawn, error_bars, intervals, looks, pretty, what_ran
 
 
-def draw_gains(experiment: Experiment[GainsSpec], results: Results) -> Drawn:
+def draw_gains(experiment: Experiment[MetricsSpec], results: Results) -> Drawn:
     """A row of panels per model, a panel per metric; filled marks are ours, hollow ones the paper's."""
     frame, spec = gains_frame(experiment, results), experiment.spec
     methods = list(frame["method"].unique())

@@ -14,7 +14,7 @@ from entropy_dynamics.analysis.statistics import LEVEL
 from entropy_dynamics.analysis.sweeps import frontier_frame, matched_frame, strength_frame
 from entropy_dynamics.analysis.temperatures import on_front
 from entropy_dynamics.experiments.load import Experiment
-from entropy_dynamics.experiments.specs import METRICS, FrontierSpec, MatchedSpec, StrengthSpec
+from entropy_dynamics.experiments.specs import METRICS, FrontierSpec, MatchedSpec, SweepsSpec
 from entropy_dynamics.figures import style
 
 LONG_LABEL = 18  # characters; three longer labels do not fit side by side
@@ -24,7 +24,7 @@ FRONT: style.Look = {"color": "0.4", "linewidth": 3, "alpha": 0.3, "solid_capsty
 PANELS = {"entropy": "entropy (nats)", "avg": "Avg@K (%)", "pass": "Pass@K (%)"}
 
 
-def draw_strength(experiment: Experiment[StrengthSpec], results: Results) -> style.Drawn:
+def draw_strength(experiment: Experiment[SweepsSpec], results: Results) -> style.Drawn:
     """A row of panels per sweep over the share of dropped tokens, a line per model; horizontal lines: the baseline."""
     frame = strength_frame(experiment, results)
     swept = [rows for _, rows in frame[frame["value"].notna()].groupby(["method", "parameter"], sort=False)]
