@@ -1,4 +1,4 @@
-"""Protocols of docs/reference against the configs and experiments of their scales: long, rates, length, share, stale."""
+"""Protocols of docs/reference against the configs and experiments of their scales."""
 
 import re
 from pathlib import Path

@@ -69,8 +69,11 @@ def draw_curves(experiment: Experiment[CurvesSpec], results: Results) -> style.D
         for ax, (swept, entries) in zip(axes[0], legends, strict=True):
             place = _above_title(ax) | style.LINE_LEGEND | {"title": swept}
             style.add_legend(ax, entries, style.legend_columns(entries, 24), **place)
-    notes = [*style.what_ran(experiment, results), *_notes(experiment, cut)]
-    return figure, curves_frame(experiment, results, lines), notes
+    drawn = {"shading": any(panel.x == "step" for panel in panels)}
+    drawn["whiskers"] = any(panel.points or panel.x != "step" for panel in panels)
+    spread = f"{' and '.join(name for name, some in drawn.items() if some)}: lowest to highest seed"
+    notes = [] if experiment.has_one_seed else [spread + ", cut at the frame" * cut]
+    return figure, curves_frame(experiment, results, lines), [*style.what_ran(experiment, results), *notes]
 
 
 def _line_label(experiment: Experiment[CurvesSpec], results: Results, line: Line, lines: list[Line]) -> str:
@@ -164,12 +167,3 @@ def _above_title(ax: Axes) -> style.Look:
     height = 4 + 1.25 * ax.title.get_fontsize() * lines
     above = ax.transAxes + ScaledTranslation(0, height / 72, ax.figure.dpi_scale_trans)
     return {"loc": "lower center", "bbox_to_anchor": (0.5, 1), "bbox_transform": above}
-
-
-def _notes(experiment: Experiment[CurvesSpec], cut: bool) -> list[str]:
-    """What bands and whiskers are."""
-    panels = experiment.spec.panels
-    drawn = {"shading": any(panel.x == "step" for panel in panels)}
-    drawn["whiskers"] = any(panel.points or panel.x != "step" for panel in panels)
-    spread = " and ".join(name for name, some in drawn.items() if some)
-    return [] if experiment.has_one_seed else [f"{spread}: lowest to highest seed{', cut at the frame' if cut else ''}"]

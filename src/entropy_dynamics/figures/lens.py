@@ -23,7 +23,6 @@ SHARES = LinearSegmentedColormap.from_list("lens", ["0.65", "white", "#CC79A7"])
 
 
 def draw_lens(experiment: Experiment[LensSpec], results: Results) -> Drawn:
-    """The figure and its numbers."""
     frame, spec = lens_frame(experiment, results), experiment.spec
     figure = Figure(figsize=(WIDTH, 1.05 + 0.148 * len(frame)), layout="constrained")
     shares, ends = figure.subplots(1, 2, sharey=True, width_ratios=[2.2, 1])
