@@ -11,6 +11,7 @@ from conftest import ROOT
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.experiments.load import Run
+from entropy_dynamics.figures import envelope
 from entropy_dynamics.figures.envelope import draw_left
 from single_claims import finding
 from synthetic_results import EXPERIMENTS, MODEL, SCALE, SEEDS, write_evaluation, write_models
@@ -56,6 +57,14 @@ def test_each_step_widens_the_envelope(tmp_path):
     assert rows.loc[(MODEL, "temperatures"), "points"] == "50% GRPO at 1, 50% GRPO at 0.4"
     assert rows.loc[(MODEL, "half the rate"), "points"] == "GRPO (half the rate) at 0.7"
     assert set(rows["seeds"]) == {SEEDS["tables"]}
+
+
+def test_models_that_only_the_scale_beyond_has_go_under_their_own_names(tmp_path, monkeypatch):
+    frame = frame_of(tmp_path, LEVELS, [run for run in LEFT.runs if run.seed == 0])
+    beyond = frame[frame["model"] == MODEL].assign(model="own", scale="other")
+    monkeypatch.setattr(envelope, "left_frame", lambda *_: pd.concat([frame, beyond]))
+    figure, *_ = draw_left(LEFT, Results(tmp_path / SCALE, SCALE, SEEDS, ROOT / "configs", ROOT / "experiments"))
+    assert figure.axes[0].get_yticklabels()[-1].get_text() == "own, other"
 
 
 def test_what_is_read():

@@ -369,7 +369,13 @@ def test_watch_rewrites_the_page_for_this_machine_only(live, watched, monkeypatc
         assert "seed 7, " + MODEL + ": step 9 of 10" in page.read().decode()
     with urlopen(f"{address}/tables/table1.csv") as table:
         assert table.read() == (live.layout.root / "tables/table1.csv").read_bytes()
-    for host, allowed in (("elsewhere.example:80", False), ("", False), ("127.0.0.1", True), ("LOCALHOST:80", True)):
+    for host, allowed in (
+        ("elsewhere.example:80", False),
+        ("", False),
+        ("[", False),
+        ("127.0.0.1", True),
+        ("LOCALHOST:80", True),
+    ):
         try:  # a browser leaves port 80 out
             status = urlopen(Request(address, headers={"Host": host})).status
         except HTTPError as error:

@@ -33,7 +33,7 @@ def draw_left(experiment: Experiment[LeftSpec], results: Results) -> style.Drawn
         ax.locator_params("x", nbins=10 // len(steps), steps=style.ROUND)
         ax.set_xlabel("Pass@K left")
     named = rows if len(rows) > 1 else []  # the notes name a single one
-    names = [f"{labels[model]}, {scale}" for scale, model in named]
+    names = [f"{labels.get(model, model)}, {scale}" for scale, model in named]  # the other scale may have other models
     axes[0].set_yticks(range(len(named)), names, fontsize=style.SMALL)
     axes[0].set_ylim(len(rows) - 0.5, -0.5)
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(spec.compared))

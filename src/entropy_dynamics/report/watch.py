@@ -42,7 +42,7 @@ class _Handler(SimpleHTTPRequestHandler):
 
     def send_head(self) -> object:
         """Answer GET and HEAD, except for foreign host names that resolve to this machine (DNS rebinding)."""
-        if urlsplit(f"//{self.headers.get('Host', '')}").hostname not in (HOST, "localhost"):
+        if self.headers.get("Host", "").partition(":")[0].lower() not in (HOST, "localhost"):
             self.send_error(403)
             return None
         if self.path in ("/", page := f"/{self.results.layout.report.name}"):
