@@ -64,7 +64,7 @@ class Model(BaseModel):
         """'toy Qwen2', 'Qwen2.5-0.5B-Instruct', or the label."""
         if self.toy:
             return f"toy {self.architecture.capitalize()}"
-        return (self.pretrained or "").rpartition("/")[2] if self.substitute else self.label
+        return (self.pretrained or self.label).rpartition("/")[2] if self.substitute else self.label
 
     @property
     def ran(self) -> str:
