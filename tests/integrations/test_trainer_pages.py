@@ -64,6 +64,7 @@ def blocks(section) -> list[str]:
 )
 def test_the_lines_drop_the_outliers_of_wrong_answers_and_nothing_else(section, of):
     head, line = blocks(section)[:2]
+    head = head.replace("share=0.001", "share=0.02")  # more than one token of this batch
     advantages = torch.tensor([1.0, -1.0, -0.5]).expand(100, 3).T
     # log p = -1: S* = (H - 1) / e. All tokens at H = 1.2 or 1.3, four of each answer at H = 0.1, far below.
     entropy = torch.tensor([1.2, 1.3]).repeat(3, 50)

@@ -78,7 +78,7 @@ def test_one_thing_is_run_again_as_the_page_says(small):
     before = figure.stat().st_mtime_ns
     small(draw)
     assert figure.stat().st_mtime_ns > before
-    assert "mu" in small(commands("rerun.md", "After a change")[0])
+    assert "mu" in small(commands("configuration.md")[1])
     table = re.findall(r"^\| (?:Figure|Table) \d.*$", text_of("rerun.md"), re.MULTILINE)
     named = {name for row in table for name in re.findall(r"`([a-z_]+)`", row.split("|")[2])}
     methods = named - {"pos", "gt", "neg", "lt"}

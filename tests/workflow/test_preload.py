@@ -5,6 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -37,7 +38,9 @@ def without_server(**more: str) -> dict[str, str]:
 class Preloaded:
     """A process that has started a server, as Snakemake does."""
 
-    def __init__(self, folder: Path):
+    def __init__(self):
+        self.temporary = tempfile.TemporaryDirectory()  # not in pytest's folders: the path of a socket is short
+        folder = Path(self.temporary.name)
         self.starter = subprocess.Popen(
             [sys.executable, "-c", STARTER],
             stdin=subprocess.PIPE,
@@ -70,19 +73,20 @@ class Preloaded:
     def end(self) -> None:
         self.starter.kill()
         self.starter.communicate()
+        self.temporary.cleanup()
 
 
 @pytest.fixture(scope="module")
-def preloaded(tmp_path_factory):
-    running = Preloaded(tmp_path_factory.mktemp("shared"))
+def preloaded():
+    running = Preloaded()
     yield running
     running.end()
 
 
 @pytest.fixture
-def own(tmp_path):
+def own():
     """A server of the test's own, to be killed."""
-    running = Preloaded(tmp_path)
+    running = Preloaded()
     yield running
     running.end()
 
@@ -288,8 +292,8 @@ def test_output_goes_to_a_pipe_where_the_server_has_a_file(tmp_path):
     starter = STARTER.replace(
         "sys.stdin.read()", f"open({str(address)!r}, 'w').write(os.environ[{SERVER!r}]); sys.stdin.read()"
     )
-    environment = without_server(TMPDIR=str(tmp_path))
-    with (tmp_path / "log").open("w") as log:
+    with tempfile.TemporaryDirectory() as folder, (tmp_path / "log").open("w") as log:
+        environment = without_server(TMPDIR=folder)
         command = [sys.executable, "-c", starter]
         with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=log, stderr=log):
             wait_until(address.is_file)
