@@ -271,7 +271,7 @@ def lens(options: argparse.Namespace) -> None:
         raise UserError("lens takes its FILE first: lens FILE --methods METHOD ...")
     table, about = lens_table(options.files, options.methods or METHODS, options.temperature)
     print(about)
-    print(table.to_string(index=False, float_format=lambda value: f"{value:.4g}", na_rep="-"))
+    print(table.to_string(index=False, float_format=lambda value: f"{value:z.4g}", na_rep="-"))
     if options.figure:
         draw(table, options.figure)
 

@@ -11,7 +11,7 @@ from entropy_dynamics.analysis.pass_at_k import problem_pass_at_k
 
 @pytest.mark.parametrize("n", range(1, 8))
 def test_pass_at_k_is_the_share_of_subsets_with_a_correct_sample(n):
-    """Of problems with 0 to n correct samples; Pass@n is exactly whether any is correct."""
+    """Problems with 0 to n correct samples. Pass@n is 1 if and only if any sample is correct."""
     counts = np.arange(n + 1)
     for k in range(1, n + 1):
         subsets = list(itertools.combinations(range(n), k))

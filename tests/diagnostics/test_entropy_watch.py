@@ -331,7 +331,7 @@ def test_a_file_that_is_no_log_is_one_line(name, text, message, tmp_path, capsys
 
 
 def panel(folder, rows):
-    """Of two metrics, which have rows of their own."""
+    """A CSV export with two metrics, each in its own rows."""
     text = "".join("{step},{entropy},\n{step},,{step}\n".format(**row) for row in rows).replace("nan", "NaN")
     (folder / "log.csv").write_text(f"Step,run - entropy,run - reward\n{text}")
 

@@ -27,7 +27,7 @@ SET = {  # a number that is not measured -> what it is
     r"drops? (?:2|0\.1) % of|lowest 2 % of|(?:fifteen tokens|short answers) took \[?2 %": "the share of an example",
     r": about 2 %|begin with 0\.1 %": "the advice",
     r"paper's 0\.01 to 0\.1 %|paper drops 0\.01 to 0\.1 %": "the paper's number",
-    rf"(?:up to|[Ff]rom|[Aa]t) {DOSE} %|1, 1\.5 and 3 %|gave about 1\.5 %": "a dose that was tried",
+    rf"(?:up to|[Ff]rom|[Aa]t|\|) {DOSE} %|1, 1\.5 and 3 %|gave about 1\.5 %": "a dose that was tried",
     r"[Ll]ess than 3 points|within 2 points": "the smallest effect of interest",
     r"40 % in training and 60 % of|\(L40S: 30 % and 60 %\)": "assumed by `plan`, as the page says",
     r"within 3 s of CPU|at least 180 s": "a limit",
@@ -198,7 +198,7 @@ def core_seconds(run: int) -> list[float]:
 FOUND = {
     "These runs drop # to # % of the tokens": dropped,
     "In our runs # to # % kept entropy up": dropped,
-    "the runs drop # to # %": dropped,
+    "The runs drop # to # %": dropped,
     "yes, with # to # % of the tokens dropped": dropped,
     "on SmolLM2, by about # in toy models": lambda: [sum(gains("avg", "clip_v")) / 2],
     "Avg@K falls by # to # points with Clip_B": lambda: ends([*gains("avg", "clip_b", folders=ALL), *of_ten_seeds()]),

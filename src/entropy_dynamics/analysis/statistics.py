@@ -23,8 +23,8 @@ T_SEEDS = 3  # minimum for an interval; with two seeds, Student's t is too wide 
 MIN_SEEDS = 5  # minimum for a distribution-free interval, and therefore for a verdict
 MAX_SEEDS = 100  # `seeds_needed` reports no larger number
 SIMULATED = 10_000  # curves
-ROUNDING = 1e-9  # smaller differences come from the order of summation
-DIGITS = 9  # of a score that is compared with others
+DIGITS = 9  # decimals of a score that do not depend on the order of summation
+ROUNDING = 10.0**-DIGITS
 NORMAL = NormalDist().inv_cdf((1 + LEVEL) / 2)
 
 Number = Any  # a float, or an array of floats if there are leading axes

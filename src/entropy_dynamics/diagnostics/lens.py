@@ -127,12 +127,12 @@ def _row(entry: str, stats: TokenStats, advantages: Tensor, centered: bool) -> d
     effective = effective_advantages(loss_of, stats.logp, stats.entropy) * len(mask)
     metrics = entropy_metrics(stats, advantages, weights, mask, 1.0)
     pushes = lens_metrics(stats, advantages[:, 0], effective, mask)
-    kept = {part: pushes[f"{part}_kept"] / pushes[part] + 0.0 if pushes[part] else np.nan for part in PARTS}
+    kept = {part: pushes[f"{part}_kept"] / pushes[part] if pushes[part] else np.nan for part in PARTS}
     return {
         "method": entry,
         "dropped": metrics["clip_fraction"],
         "dropped_negative": metrics["clip_fraction_neg"],
-        "predicted_change": metrics["predicted_entropy_change"] + 0.0,  # which makes 0 of -0
+        "predicted_change": metrics["predicted_entropy_change"],
         **{part.removeprefix("lens_"): share for part, share in kept.items()},
     }
 

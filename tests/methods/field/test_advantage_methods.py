@@ -67,7 +67,7 @@ def slow_pass_at_k(correct: list[bool], k: int) -> list[float]:
 @pytest.mark.parametrize("k", [1, 4, 7])
 @pytest.mark.parametrize("c", [0, 1, 5, 8])
 def test_pass_at_k_training_is_the_mean_over_all_draws(c, k):
-    """Of two interleaved groups; in the other one, one rollout is correct."""
+    """The advantages of the first of two interleaved groups; the second has one correct rollout."""
     correct = [[i < c, i == 3] for i in range(8)]
     rewards = [1.0 if one else -0.1 for pair in correct for one in pair]
     found = advantages_of("pass_at_k", rewards, groups=[5, 9] * 8, k=k)
