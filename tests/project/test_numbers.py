@@ -27,6 +27,9 @@ ELSEWHERE = {  # what no published file has -> where it is from
         "-1.4 [-2.4, -0.4]": "docs/reference/first/claims.md of commit 6c81e3b6, an earlier study",
         "-1.6 [-2.8, -0.4]": "docs/reference/second/claims.md of commit 6c81e3b6",
     },
+    "docs/reference/laptop/methods/README.md": {
+        "11.7 [7.8, 18.8]": "commit 45574e12, seeds 0 to 4; 11.7 [5.8, 20.2] from the metrics of seeds 50 to 54",
+    },
 }
 
 
@@ -89,7 +92,7 @@ def test_a_made_up_interval_is_not_found():
     for _ in range(200):
         value, *reach = rng.uniform(1, [20, 12, 12]).round(1)
         found += is_published((f"{value:.1f}", f"{value - reach[0]:.1f}", f"{value + reach[1]:.1f}"))
-    assert found <= 10
+    assert found <= 2
 
 
 def test_a_number_that_differs_in_its_last_digit_is_not_found():
