@@ -101,6 +101,15 @@ def test_steps_and_seconds_to_a_target_by_hand(tmp_path):
     assert never.reason == "the steps_to of clip_b is undefined on these steps"
 
 
+def test_a_mean_that_is_the_target_but_for_rounding_has_reached_it(tmp_path):
+    """0.2, 0.5, 0.2 and 0.7 have the mean 0.4, but a quarter of each sums up to less, from whichever one it begins."""
+    for seed in range(5):
+        for method, values in (("grpo", [0.4]), ("clip_b", [0.2, 0.5, 0.2, 0.7])):
+            write_curve(tmp_path, method, seed, accuracy=np.where(np.arange(STEPS) < 8, 0, np.resize(values, STEPS)))
+    claim = CLIP | {"test": "curve_difference", "model": MODEL, "statistic": "steps_to", "columns": ["accuracy"]}
+    assert list(finding(claim | {"target": 0.4}, tmp_path).by_seed) == [0] * 5
+
+
 def test_a_correlation_over_the_measured_steps(tmp_path):
     rng = np.random.default_rng(0)
     for seed in range(5):

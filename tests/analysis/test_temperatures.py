@@ -10,7 +10,7 @@ import pytest
 from entropy_dynamics.analysis.finding import Finding
 from entropy_dynamics.analysis.problem_scores import score_columns
 from entropy_dynamics.analysis.run_data import Results, Samples
-from entropy_dynamics.analysis.temperatures import best_point, matched_pass
+from entropy_dynamics.analysis.temperatures import best_point, matched_pass, reached
 from entropy_dynamics.analysis.verdicts import judge
 from entropy_dynamics.config import load_config
 from entropy_dynamics.experiments.claims import input_files, load_claims
@@ -48,6 +48,15 @@ def test_a_frontier_by_hand():
     assert mean(matched_pass(policy, [*FRONT, worse], ONE), ONE) == pytest.approx(5 / 16 - 7 / 32)
     better = {"d": samples([3, 1, 0, 0])}  # (1/2, 1/4): as good as COLD in one, better in the other
     assert mean(matched_pass(policy, [*FRONT, better], ONE), ONE) == pytest.approx(5 / 16 - 1 / 4)
+
+
+def test_as_many_problems_of_other_sets_are_reached():
+    """A third of 1/4, 1/4 and 1 is 1/2, and a third of 1/4, 1 and 1/4 is less by rounding."""
+    quarter, whole = samples([4, 0, 0, 0]), samples([4, 4, 4, 4])
+    policy, other = ({"a": quarter, "b": quarter, "c": whole}, {"a": quarter, "b": whole, "c": quarter})
+    thirds = dict.fromkeys("abc", 1 / 3)
+    assert reached(policy, [other], thirds)
+    assert not reached(policy, [{**other, "a": samples([0, 0, 0, 0])}], thirds)
 
 
 def test_nothing_is_extrapolated():

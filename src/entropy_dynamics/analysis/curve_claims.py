@@ -9,7 +9,7 @@ from entropy_dynamics.analysis.curves import SPARSE
 from entropy_dynamics.analysis.finding import Finding
 from entropy_dynamics.analysis.problem_scores import shared_seeds
 from entropy_dynamics.analysis.run_data import Arm, Results
-from entropy_dynamics.analysis.statistics import seed_interval
+from entropy_dynamics.analysis.statistics import ROUNDING, seed_interval
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.experiments.claim_specs import CurveClaim, SweepTrend
 from entropy_dynamics.experiments.claims import Claim, swept_value
@@ -112,7 +112,8 @@ def _statistic(spec: CurveClaim, rows: np.ndarray) -> float:
             case "drop":
                 return float(1 - rows[-tenth:, 0].mean() / rows[:tenth, 0].mean())
             case "steps_to" | "sum_to":
-                reached = np.flatnonzero(np.convolve(rows[:, 0], np.full(tenth, 1 / tenth), "valid") >= spec.target)
+                over = np.convolve(rows[:, 0], np.full(tenth, 1 / tenth), "valid")
+                reached = np.flatnonzero(over >= spec.target - ROUNDING)
                 steps = reached[0] + tenth if len(reached) else 0
                 return float(steps if name == "steps_to" else rows[:steps, 1].sum()) if steps else float("nan")
             case "ratio":

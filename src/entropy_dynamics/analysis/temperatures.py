@@ -81,7 +81,7 @@ def reached(policy: Evaluation, others: Sequence[Evaluation], weights: Mapping[s
 
 
 def _pooled(policy: Evaluation, weights: Mapping[str, float]) -> tuple[float, float]:
-    """Weighted sums of Pass@K and Avg@K over the data sets."""
+    """Weighted sums of Pass@K and Avg@K over the data sets, rounded as in `mean_score`."""
     passed = sum(weight * policy[dataset].solved.mean() for dataset, weight in weights.items())
     avg = sum(weight * policy[dataset].pass_rates.mean() for dataset, weight in weights.items())
-    return float(passed), float(avg)
+    return round(float(passed), DIGITS), round(float(avg), DIGITS)
