@@ -71,6 +71,7 @@ def written(page: Path) -> str:
         "half": smollm2.at_half_the_rate,
         "half_left": smollm2.left,
         "words": lambda: smollm2.means(smollm2.WORDS),
+        "words_pilots": smollm2.pilots,
         "rates": lambda: rates.primary(*series.corrected_p("rates")),
         "beside": rates.beside_primary,
         "progress": rates.progress,
