@@ -33,7 +33,7 @@ from tables.effects import REFERENCE, table
 
 EXPERIMENTS = Path("experiments")
 PART = re.compile(r"(<!-- (\w+): python docs/lists.py -->\n).*?(<!-- end -->)", re.DOTALL)
-RECORDS = [REFERENCE / name / "README.md" for name in ("stale", "laptop/controls", "rates", "long", "length")]
+RECORDS = [REFERENCE / name / "README.md" for name in ("stale", "laptop/controls", "rates", "long", "length", "smollm2-words")]
 DOCS = [*sorted(Path("docs").glob("*.md")), *sorted(REFERENCE.glob("*.md")), *RECORDS]
 PAGES = [Path("README.md"), EXPERIMENTS / "README.md", *DOCS]
 COMMON = ("help", "scale", "results", "set")  # options that the page of the command line names once

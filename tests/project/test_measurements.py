@@ -15,7 +15,17 @@ from conftest import ROOT, SETS
 NUMBER = r"\d[\d,]*(?:\.\d+)?"
 UNIT = r" ?%| points?\b| nats\b| [GM]iB\b| s\b|x\b| tokens per| (?:claims|verdicts)\b"
 MEASURED = re.compile(rf"(?<![-\d.,{{]){NUMBER}(?:(?: to| and| or) {NUMBER})?(?:{UNIT})")
-BESIDE = ("smollm2", "smollm2-gpu", "laptop/methods", "laptop/controls", "share", "stale", "rates", "length")
+BESIDE = (
+    "smollm2",
+    "smollm2-gpu",
+    "smollm2-words",
+    "laptop/methods",
+    "laptop/controls",
+    "share",
+    "stale",
+    "rates",
+    "length",
+)
 RECORDS = [f"docs/reference/{name}/README.md" for name in BESIDE]  # beside their runs
 WRITTEN = [page for page in PAGES if str(page.relative_to(ROOT)) not in RECORDS]
 LAPTOP = ("laptop/paper/seeds-0-4", "laptop/paper/seeds-50-54")
@@ -27,7 +37,7 @@ SET = {  # a number that is not measured -> what it is
     r"drops? (?:2|0\.1) % of|lowest 2 % of|(?:fifteen tokens|short answers) took \[?2 %": "the share of an example",
     r": about 2 %|begin with 0\.1 %": "the advice",
     r"paper's 0\.01 to 0\.1 %|paper drops 0\.01 to 0\.1 %": "the paper's number",
-    rf"(?:up to|[Ff]rom|[Aa]t|\|) {DOSE} %|1, 1\.5 and 3 %|gave about 1\.5 %": "a dose that was tried",
+    rf"(?:up to|[Ff]rom|[Aa]t|\|) {DOSE} %|1, 1\.5 and 3 %|gave about 1\.5 %|a dose of 5 %": "a dose that was tried",
     r"[Ll]ess than 3 points|within 2 points": "the smallest effect of interest",
     r"40 % in training and 60 % of|\(L40S: 30 % and 60 %\)": "assumed by `plan`, as the page says",
     r"within 3 s of CPU|at least 180 s": "a limit",

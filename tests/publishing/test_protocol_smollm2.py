@@ -1,5 +1,6 @@
 """docs/reference/smollm2/protocol.md against the configs, and against the published runs beside it."""
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -98,6 +99,24 @@ def test_published_runs_of_the_second_task_are_those_of_the_protocol():
     dropped = rows["clip_fraction"].mean()
     assert dropped["grpo"] == 0
     assert 0.01 < dropped["random_mask"] <= dropped["clip_b"] < 0.02
+
+
+def test_the_larger_dose_of_the_second_task_is_chosen_by_the_rule_of_its_protocol():
+    """The smallest dose with which the entropy of the last tenth is a quarter above GRPO's, in two pilots."""
+    folder = PUBLISHED.parents[1] / "smollm2-words"
+    protocol, pilots = (folder / "protocol.md").read_text(), pd.read_parquet(folder / "seeds-100-101/metrics.parquet")
+    ends = pilots[pilots["step"] >= 45].groupby(["method", "seed"])["entropy"].mean().unstack()
+    kept = {share: np.log(ends.loc[f"clip_b@share={share}"] / ends.loc["grpo"]).mean() for share in (0.03, 0.05)}
+    chosen = min(share for share, ratio in kept.items() if ratio >= np.log(1.25))
+    parent, scale = load_config("smollm2-words"), load_config("smollm2-words-dose")
+    table = load_experiment("words", scale.scale, dict(scale.seeds), ROOT / scale.experiments_folder)
+    assert {run.method for run in table.runs} == {"base", "grpo", f"clip_b@share={chosen}"}
+    assert {run.seed for run in table.runs} == set(range(280, 285))
+    own = ("scale", "seeds", "experiments", "experiments_folder")
+    assert scale.model_dump(exclude={*own}) == parent.model_dump(exclude={*own})
+    assert "mean *r* over the two pilots is at least log 1.25 = 0.223" in protocol
+    assert f"`clip_b@share={chosen}`" in protocol
+    assert "Seeds 280 to 284, arms `grpo` and `clip_b` at the dose" in protocol
 
 
 def test_published_runs_are_those_of_the_protocol():
