@@ -232,7 +232,7 @@ FOUND = {
     "tries, as before training, GRPO # %": lambda: smollm2("grpo")[3:],
     "less accurate, by # points": lambda: gains("avg", "clip_b", "clip_v", folders=ALL[2:])[:1],
     "Clip_B drops # to # % of the tokens and ends": released,
-    "on a second, Clip_B at # % kept": lambda: listed("docs/smollm2.md", "words", 3)[-1:],
+    "Clip_B at # % kept next to no": lambda: listed("docs/smollm2.md", "words", 3)[-1:],
     "even GRPO's warmest samples have # to # points more Avg@16": lambda: ends(
         frame("smollm2/seeds-0-7/figures/left_rates.csv").query("over == 'temperatures'")["spare"]
     ),
