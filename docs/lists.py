@@ -33,7 +33,8 @@ from tables.effects import REFERENCE, table
 
 EXPERIMENTS = Path("experiments")
 PART = re.compile(r"(<!-- (\w+): python docs/lists.py -->\n).*?(<!-- end -->)", re.DOTALL)
-RECORDS = [REFERENCE / name / "README.md" for name in ("stale", "laptop/controls", "rates", "long", "length", "smollm2-words")]
+BESIDE = ("stale", "laptop/controls", "rates", "long", "length", "smollm2-words")
+RECORDS = [REFERENCE / name / "README.md" for name in BESIDE]
 DOCS = [*sorted(Path("docs").glob("*.md")), *sorted(REFERENCE.glob("*.md")), *RECORDS]
 PAGES = [Path("README.md"), EXPERIMENTS / "README.md", *DOCS]
 COMMON = ("help", "scale", "results", "set")  # options that the page of the command line names once

@@ -108,6 +108,7 @@ def test_a_mean_that_is_the_target_but_for_rounding_has_reached_it(tmp_path):
             write_curve(tmp_path, method, seed, accuracy=np.where(np.arange(STEPS) < 8, 0, np.resize(values, STEPS)))
     claim = CLIP | {"test": "curve_difference", "model": MODEL, "statistic": "steps_to", "columns": ["accuracy"]}
     assert list(finding(claim | {"target": 0.4}, tmp_path).by_seed) == [0] * 5
+    assert no_interval(finding(claim | {"target": 0.400001}, tmp_path))
 
 
 def test_a_correlation_over_the_measured_steps(tmp_path):

@@ -1,5 +1,7 @@
 """docs/reference/smollm2/protocol.md against the configs, and against the published runs beside it."""
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -115,7 +117,15 @@ def test_the_larger_dose_of_the_second_task_is_chosen_by_the_rule_of_its_protoco
     own = ("scale", "seeds", "experiments", "experiments_folder")
     assert scale.model_dump(exclude={*own}) == parent.model_dump(exclude={*own})
     assert "mean *r* over the two pilots is at least log 1.25 = 0.223" in protocol
-    assert f"`clip_b@share={chosen}`" in protocol
+    assert f"| `clip_b@share={chosen}` | 100, 101 |" in protocol
+    assert set(pilots["seed"]) == {100, 101}
+    assert set(pilots.groupby(["method", "seed"]).size()) == {50}
+    gates = [json.loads((folder / f"seeds-100-101/gate-seed{seed}.json").read_text()) for seed in (100, 101)]
+    assert [gate["faults"] for gate in gates] == [[], []]
+    accuracy = pilots[pilots["step"] >= 45].groupby("method")["accuracy"].mean()
+    page = (folder / "README.md").read_text()
+    assert f"| {kept[0.05]:.3f}, wrong |" in page
+    assert f"| −{100 * (accuracy['grpo'] - accuracy['clip_b@share=0.05']):.1f}, right |" in page
     assert "Seeds 280 to 284, arms `grpo` and `clip_b` at the dose" in protocol
 
 
