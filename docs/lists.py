@@ -28,7 +28,7 @@ from entropy_dynamics.publishing.restore import MODELS
 from entropy_dynamics.report.fill import markdown
 from entropy_dynamics.report.summary import verdict_counts
 from entropy_dynamics.results.files import read_json
-from tables import doses, effects, length, long, rates, series, smollm2
+from tables import doses, effects, length, long, rates, series, smollm2, words
 from tables.effects import REFERENCE, table
 
 EXPERIMENTS = Path("experiments")
@@ -72,7 +72,7 @@ def written(page: Path) -> str:
         "half": smollm2.at_half_the_rate,
         "half_left": smollm2.left,
         "words": lambda: smollm2.means(smollm2.WORDS),
-        "words_pilots": smollm2.pilots,
+        "words_pilots": words.pilots,
         "rates": lambda: rates.primary(*series.corrected_p("rates")),
         "beside": rates.beside_primary,
         "progress": rates.progress,

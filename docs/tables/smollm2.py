@@ -6,7 +6,6 @@ import pandas as pd
 from entropy_dynamics.analysis.claims_json import verdicts_of
 from entropy_dynamics.analysis.statistics import mean_interval, score_interval
 from tables.effects import (
-    MINUS,
     REFERENCE,
     at_the_end,
     counts_of,
@@ -18,7 +17,7 @@ from tables.effects import (
 )
 
 MODEL = "smollm2-135m-instruct"
-FOLDER, WORDS, PILOTS = "smollm2/seeds-0-7", "smollm2-words/seeds-0-2", "smollm2-words/seeds-100-101"
+FOLDER, WORDS = "smollm2/seeds-0-7", "smollm2-words/seeds-0-2"
 ARMS = {
     "after the cold start": "base",
     "GRPO": "grpo",
@@ -124,21 +123,3 @@ def left() -> str:
     ]
     heads = ["Pass@16 left, points", "GRPO's temperatures", "+ half the rate, at most", "+ checkpoints, at most"]
     return table(heads, rows)
-
-
-def pilots() -> str:
-    """What clipping keeps on the second task: the pilots, seed by seed, in the last tenth of the steps."""
-    ends = at_the_end(PILOTS, ["entropy", "accuracy"]).droplevel("model").unstack()
-    dropped = pd.read_parquet(REFERENCE / PILOTS / "metrics.parquet").groupby("method")["clip_fraction"].mean()
-
-    def cell(values: pd.Series, digits: int) -> str:
-        return "; ".join(f"{value:.{digits}f}".replace("-", MINUS) for value in values)
-
-    rows = []
-    for label, arm in {"GRPO": "grpo", "Clip_B, 3 %": "clip_b@share=0.03", "Clip_B, 5 %": "clip_b@share=0.05"}.items():
-        of = ends.loc[arm]
-        kept = np.log(of["entropy"] / ends.loc["grpo", "entropy"])
-        more = ["", "", ""] if arm == "grpo" else [f"{100 * dropped[arm]:.1f}", cell(kept, 2), f"{kept.mean():.3f}"]
-        rows.append([label, *more, cell(of["entropy"], 3), cell(100 * of["accuracy"], 1)])
-    heads = ["dropped, %", "entropy, log ratio to GRPO's", "mean", "entropy, nats", "training accuracy, %"]
-    return table(["seeds 100; 101", *heads], rows)
