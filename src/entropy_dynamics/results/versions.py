@@ -16,6 +16,7 @@ from importlib.util import find_spec, resolve_name
 from pathlib import Path
 from typing import Any
 
+BLOCKS = (ast.If, ast.For, ast.While, ast.Try, ast.With)
 UNCOUNTED = ("ctx", "kind", "level", "module", "type_comment")  # fields of syntax trees without effect, or places
 
 
@@ -59,19 +60,27 @@ def _definitions(module: str) -> dict[str, list[ast.stmt]]:
         spec = None
     if spec is None or not spec.has_location or spec.origin is None:
         return found
-    for node in ast.parse(Path(spec.origin).read_bytes()).body:
-        match node:
-            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
-                found[name].append(node)
-            case ast.Assign() | ast.AnnAssign() | ast.AugAssign():
-                for name in _targets(node):
-                    found[name].append(node)
-            case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
-                for alias in aliases:
-                    found[_bound(alias)].append(node)
-            case ast.If() | ast.For() | ast.Try():
-                found[""].append(node)
+    for statement in ast.parse(Path(spec.origin).read_bytes()).body:
+        for name, node in _bindings(statement):
+            found[name] += [node] if node is statement else [node, statement]
+        if isinstance(statement, BLOCKS):
+            found[""].append(statement)
     return found
+
+
+def _bindings(node: ast.AST) -> Iterator[tuple[str, ast.stmt]]:
+    """The names that a statement binds, each with the statement that does so: in a block, such as `try`, one inside."""
+    match node:
+        case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+            yield name, node
+        case ast.Assign() | ast.AnnAssign() | ast.AugAssign():
+            yield from ((name, node) for name in _targets(node))
+        case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
+            yield from ((_bound(alias), node) for alias in aliases)
+        case ast.If(test=ast.Name(id="TYPE_CHECKING")):
+            pass  # never runs
+        case ast.If() | ast.For() | ast.While() | ast.Try() | ast.With() | ast.ExceptHandler():
+            yield from (each for part in ast.iter_child_nodes(node) for each in _bindings(part))
 
 
 def _named(node: ast.stmt, module: str, name: str, package: str) -> Iterator[tuple[str, str]]:
