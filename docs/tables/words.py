@@ -48,11 +48,10 @@ def pilots() -> str:
 
     rows = []
     for label, arm in {"GRPO": "grpo", "Clip_B, 3 %": "clip_b@share=0.03", "Clip_B, 5 %": CLIP_B}.items():
-        of, kept = ends(PILOTS).loc[arm], log_ratios(PILOTS, arm) if arm != "grpo" else None
-        more = ["", "", "", ""]
-        if kept is not None:
-            equal = cell(at_equal_accuracy(PILOTS, arm), 2)
-            more = [f"{100 * dropped[arm]:.1f}", cell(kept, 2), f"{kept.mean():.3f}", equal]
+        of, more = ends(PILOTS).loc[arm], [""] * 4
+        if arm != "grpo":
+            kept, equal = log_ratios(PILOTS, arm), at_equal_accuracy(PILOTS, arm)
+            more = [f"{100 * dropped[arm]:.1f}", cell(kept, 2), f"{kept.mean():.3f}", cell(equal, 2)]
         rows.append([label, *more, cell(of["entropy"], 3), cell(100 * of["accuracy"], 1)])
     heads = ["dropped, %", "entropy, log ratio to GRPO's", "mean", "at equal accuracy"]
     return table(["seeds 100; 101", *heads, "entropy, nats", "training accuracy, %"], rows)

@@ -15,17 +15,8 @@ from conftest import ROOT, SETS
 NUMBER = r"\d[\d,]*(?:\.\d+)?"
 UNIT = r" ?%| points?\b| nats\b| [GM]iB\b| s\b|x\b| tokens per| (?:claims|verdicts)\b"
 MEASURED = re.compile(rf"(?<![-\d.,{{]){NUMBER}(?:(?: to| and| or) {NUMBER})?(?:{UNIT})")
-BESIDE = (
-    "smollm2",
-    "smollm2-gpu",
-    "smollm2-words",
-    "laptop/methods",
-    "laptop/controls",
-    "share",
-    "stale",
-    "rates",
-    "length",
-)
+BESIDE = ("smollm2", "smollm2-gpu", "smollm2-words", "laptop/methods", "laptop/controls")
+BESIDE += ("share", "stale", "rates", "length")
 RECORDS = [f"docs/reference/{name}/README.md" for name in BESIDE]  # beside their runs
 WRITTEN = [page for page in PAGES if str(page.relative_to(ROOT)) not in RECORDS]
 LAPTOP = ("laptop/paper/seeds-0-4", "laptop/paper/seeds-50-54")
@@ -204,7 +195,6 @@ def core_seconds(run: int) -> list[float]:
     return [other / grpo]
 
 
-# Words of a page, with `#` for each number in them -> the numbers, from published files.
 def larger_dose() -> tuple[float, float]:
     """Clip_B at 5 % in the pilots of the second task: entropy over GRPO's in per cent more, training accuracy less."""
     runs = frame("smollm2-words/seeds-100-101/metrics.parquet").query("step >= 45")
@@ -214,6 +204,7 @@ def larger_dose() -> tuple[float, float]:
     return 100 * (kept - 1), 100 * (grpo["accuracy"] - clip_b["accuracy"]).mean()
 
 
+# Words of a page, with `#` for each number in them -> the numbers, from published files.
 FOUND = {
     "These runs drop # to # % of the tokens": dropped,
     "In our runs # to # % kept entropy up": dropped,

@@ -86,7 +86,7 @@ def version(tmp_path, monkeypatch):
         ("__init__", "limit = 3", "limit = 4"),
         ("shared", "x / 2", "x / 3"),
         ("tables", "[1, 2]", "[1, 3]"),
-        ("one", "x / 3", "x / 4"),  # of a function that a block defines
+        ("one", "x / 3", "x / 4"),  # the fallback of an import
         ("one", "except ImportError:", "except Exception:"),
         ("grading", "x == 1", "x == 2"),  # which another process imports
     ],

@@ -112,8 +112,8 @@ def _statistic(spec: CurveClaim, rows: np.ndarray) -> float:
             case "drop":
                 return float(1 - rows[-tenth:, 0].mean() / rows[:tenth, 0].mean())
             case "steps_to" | "sum_to":
-                over = np.convolve(rows[:, 0] + ROUNDING, np.full(tenth, 1 / tenth), "valid")
-                reached = np.flatnonzero(over >= spec.target)
+                smoothed = np.convolve(rows[:, 0] + ROUNDING, np.full(tenth, 1 / tenth), "valid")
+                reached = np.flatnonzero(smoothed >= spec.target)
                 steps = reached[0] + tenth if len(reached) else 0
                 return float(steps if name == "steps_to" else rows[:steps, 1].sum()) if steps else float("nan")
             case "ratio":

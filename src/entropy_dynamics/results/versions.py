@@ -16,7 +16,7 @@ from importlib.util import find_spec, resolve_name
 from pathlib import Path
 from typing import Any
 
-BLOCKS = (ast.If, ast.For, ast.While, ast.Try, ast.With)
+BLOCKS = (ast.If, ast.For, ast.While, ast.Try, ast.ExceptHandler, ast.With)
 UNCOUNTED = ("ctx", "kind", "level", "module", "type_comment")  # fields of syntax trees without effect, or places
 
 
@@ -79,7 +79,7 @@ def _bindings(node: ast.AST) -> Iterator[tuple[str, ast.stmt]]:
             yield from ((_bound(alias), node) for alias in aliases)
         case ast.If(test=ast.Name(id="TYPE_CHECKING")):
             pass  # never runs
-        case ast.If() | ast.For() | ast.While() | ast.Try() | ast.With() | ast.ExceptHandler():
+        case _ if isinstance(node, BLOCKS):
             yield from (each for part in ast.iter_child_nodes(node) for each in _bindings(part))
 
 
