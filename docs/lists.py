@@ -73,6 +73,8 @@ def written(page: Path) -> str:
         "half_left": smollm2.left,
         "words": lambda: smollm2.means(smollm2.WORDS),
         "words_pilots": words.pilots,
+        "words_kept": lambda: words.primary(*series.corrected_p("words")),
+        "words_beside": words.beside_primary,
         "rates": lambda: rates.primary(*series.corrected_p("rates")),
         "beside": rates.beside_primary,
         "progress": rates.progress,

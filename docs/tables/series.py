@@ -6,13 +6,14 @@ from typing import Any
 import numpy as np
 
 from entropy_dynamics.analysis.statistics import holm
-from tables import length, long, rates
+from tables import length, long, rates, words
 
 # Those that have run.
 STUDIES: dict[str, Callable[[], Mapping[Any, float]]] = {
     "rates": rates.p_values,
     "long": long.p_values,
     "length": length.p_values,
+    "words": words.p_values,
 }
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from entropy_dynamics.analysis.statistics import Interval, mean_interval
-from tables.effects import MINUS, REFERENCE, at_the_end, gain, p_shown, p_value, shown_interval, table
+from tables.effects import MINUS, REFERENCE, at_the_end, gain, p_shown, p_value, shown, shown_interval, table
 from tables.smollm2 import MODEL
 
 PILOTS, SEEDS = "smollm2-words/seeds-100-101", "smollm2-words-dose/seeds-280-284"
@@ -73,8 +73,10 @@ def p_values() -> dict[str, float]:
 def primary(corrected: dict[str, float], compared: int) -> str:
     """The kept entropy with its verdict and the p value of `corrected_p`."""
     of = primary_interval()
-    row = ["Clip_B at 5 % over GRPO", shown_interval(of, 2), p_shown(corrected["kept"]), verdict(float(of.low))]
-    return table(["", "entropy, log ratio", f"Holm's p over {compared}", "verdict"], [row])
+    more = shown(*(100 * float(np.expm1(bound)) for bound in (of.value, of.low, of.high)), decimals=0)
+    cells = [shown_interval(of, 2), more, p_shown(corrected["kept"])]
+    heads = ["entropy, log ratio", "entropy, % more", f"Holm's p over {compared}", "verdict"]
+    return table(["", *heads], [["Clip_B at 5 % over GRPO", *cells, verdict(float(of.low))]])
 
 
 def beside_primary() -> str:

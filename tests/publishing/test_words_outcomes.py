@@ -35,10 +35,14 @@ def published(tmp_path, monkeypatch):
         folder.mkdir(parents=True)
         pd.concat(runs).to_parquet(folder / "metrics.parquet")
         pd.concat(counts).to_parquet(folder / "counts.parquet")
+        forget()
+
+    def forget() -> None:
         effects.samples_of.cache_clear()
+        effects.counts_of.cache_clear()
 
     yield write
-    effects.samples_of.cache_clear()
+    forget()
 
 
 @pytest.mark.parametrize(
@@ -54,6 +58,7 @@ def test_the_kept_entropy_and_its_verdict(published, kept, word):
     assert words.p_values()["kept"] == pytest.approx(stats.ttest_1samp(values, 0).pvalue, abs=1e-9)
     *_, row = words.primary({"kept": 0.02}, 8).splitlines()
     assert row.endswith(f"| 0.020 | {word} |")
+    assert row.split(" | ")[2].lstrip("+\N{MINUS SIGN}").startswith(f"{abs(100 * (np.exp(kept + 0.2) - 1)):.0f} [")
 
 
 def test_at_equal_accuracy_the_line_of_grpo_is_taken_off(published):
