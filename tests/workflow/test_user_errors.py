@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from command_line import from_files
+from command_line import error, from_files
 from conftest import MODEL, ROOT
-from entropy_dynamics.cli import main
 
 OF_RUN = f"--model {MODEL} --method grpo"
 LONG = "x" * 300  # no file system takes such a name
@@ -45,12 +44,9 @@ def refused(project, tmp_path, capfd):
     def call(*arguments: str) -> str:
         before = files_in(tmp_path)
         capfd.readouterr()
-        code = main(arguments)
-        out, err = capfd.readouterr()
-        assert (code, out, files_in(tmp_path)) == (2, "", before), err
-        [line] = err.splitlines()
-        assert line.startswith("error: ")
-        return line.removeprefix("error: ")
+        message = error(capfd, *arguments)
+        assert files_in(tmp_path) == before
+        return message
 
     return call
 
@@ -115,10 +111,8 @@ FILE = " ".join(map(shlex.quote, from_files("x.jsonl")))  # of training problems
         ("trian train", "unknown command 'trian'; did you mean 'train'?"),
         ("plan --target method", "unknown value of --target, 'method'; did you mean 'methods'?"),
         ("--verzion", "unrecognized arguments: --verzion; did you mean '--version'?"),
-        (
-            f"train {OF_RUN} --sed 0",
-            "unrecognized arguments: --sed; did you mean '--seed'?",
-        ),  # before --seed is missing
+        # before --seed is missing
+        (f"train {OF_RUN} --sed 0", "unrecognized arguments: --sed; did you mean '--seed'?"),
         ("train", "the following arguments are required: --model, --method, --seed"),
         (f"--scale desk train {OF_RUN}", "options follow their command: entropy-dynamics train "),
         ("--table compare a b", "options follow their command: entropy-dynamics compare --table a"),
