@@ -23,12 +23,12 @@ from synthetic_results import MODEL, ROOT, SCALE, SEEDS, STEPS, model_facts
 SEEDS = SEEDS | {"tables": 5}
 
 
-def write(results: Path, seeds: dict[str, int] = SEEDS, experiments: Path = ROOT / "experiments") -> list[Path]:
-    return write_claims(Results(results, SCALE, seeds, ROOT / "configs", experiments))
+def write(results: Path) -> list[Path]:
+    return write_claims(Results(results, SCALE, SEEDS, ROOT / "configs", ROOT / "experiments"))
 
 
-def entries(results: Path, seeds: dict[str, int] = SEEDS) -> dict[str, dict]:
-    return {one["id"]: one for one in json.loads(write(results, seeds)[0].read_text())}
+def entries(results: Path) -> dict[str, dict]:
+    return {one["id"]: one for one in json.loads(write(results)[0].read_text())}
 
 
 # Output files
@@ -55,11 +55,10 @@ def test_claims_json_has_the_promised_keys(results):
     found = list(entries(results).values())
     keys = ["id", "statement", "place", "verdict", "effect", "low", "high", "detectable"]
     keys += ["subject", "unit", "claimed", "range", "test", "seeds", "by_seed", "seeds_needed", "reason"]
+    of_a_run = {"scale", "ours", "topic", "figures", "headline", "methods"}
     for one in found:
-        of_a_run = (
-            {"scale", "ours", "topic", "figures", "headline", "methods"} if one["subject"] == "this run" else set()
-        )
-        assert set(one) - {"why", "rests_on", "paper", "label"} == {*keys, *of_a_run}
+        is_own = one["subject"] == "this run"
+        assert set(one) - {"why", "rests_on", "paper", "label"} == {*keys, *(of_a_run if is_own else ())}
         assert one["verdict"] in VERDICTS
         assert (one["low"] is None) == (one["high"] is None) == (one["detectable"] is None)
         assert one["low"] is None or one["low"] <= one["effect"] <= one["high"]
@@ -227,6 +226,7 @@ def test_an_entry_with_for_stands_for_a_claim_per_combination_of_rows(tmp_path):
         ("statistic: drop", "statistic: ratio_difference", "the statistic 'ratio_difference' is of 4 columns"),
         (*in_scores("everywhere: true, below: 0"), "everywhere takes the smallest difference, so it takes `above`"),
         (*in_scores("primary: true, temperature: envelope, above: 0"), "a primary claim takes an effect per seed"),
+        ("above: 0", "above: 0, rests_on: chance", "claims[0].rests_on is 'chance'"),
         ("statistic: drop", "statistic: steps_to", "target is for the statistics steps_to and sum_to, which need one"),
         ("id: a,", "id: '${n}', for: [[{m: clip_b}]],", "each a list of rows {name: text}: KeyError('n')"),
     ],
@@ -249,39 +249,23 @@ def test_the_claims_of_the_paper_are_fewer_findings():
     assert list(kinds.values()).count("independent") < len(claims) * 2 / 3
 
 
-@pytest.mark.parametrize(
-    ("written", "said"),
-    [
-        ("facet_of: pass_gain_clip_v", "names 'pass_gain_clip_v', which is no independent claim"),
-        ("rests_on: chance", "rests_on is 'chance'"),
-    ],
-)
-def test_a_facet_of_nothing_is_one_line(tmp_path, written, said):
-    folder = copytree(ROOT / "experiments", tmp_path / "experiments")
-    path = folder / "claims.yaml"
-    text = path.read_text()
-    start = text.index("- id: figure4_solved")
-    changed = re.sub("facet_of: .*", written, text[start:], count=1)
-    path.write_text(text[:start] + changed)
-    with mistake(said):
-        read_claims(folder)
-
-
 def test_a_facet_of_a_claim_in_another_file():
-    controls = {
-        claim.id: claim.basis
-        for paper in read_field(ROOT / "experiments", "controls").values()
-        for claim in paper.claims
-    }
+    papers = read_field(ROOT / "experiments", "controls").values()
+    controls = {claim.id: claim.basis for paper in papers for claim in paper.claims}
     assert controls["competitive_clip_v_kl_cov"] == "facet of competitive_clip_v"  # which is in claims.yaml
     assert controls["steps_to_20_clip_b"] == "facet of learns_faster_clip_b_qwen2.5"
 
 
-def test_a_facet_of_nothing_in_a_folder_is_one_line(tmp_path):
+@pytest.mark.parametrize(
+    ("where", "file", "claim", "of"),
+    [
+        ("claims.yaml", "claims.yaml", "figure4_solved", "pass_gain_clip_v"),
+        ("field", "field/staleness.yaml", "field_stale_collapse", "field_cispo_less_entropy"),
+    ],
+)
+def test_a_facet_of_nothing_is_one_line(tmp_path, where, file, claim, of):
     folder = copytree(ROOT / "experiments", tmp_path / "experiments")
-    path = folder / "field" / "staleness.yaml"
-    path.write_text(path.read_text().replace("facet_of: field_stale_accuracy", "facet_of: field_cispo_less_entropy"))
-    with mistake(
-        "field: facet_of of field_stale_collapse names 'field_cispo_less_entropy', which is no independent claim"
-    ):
+    before, start, after = (folder / file).read_text().partition(f"- id: {claim}\n")
+    (folder / file).write_text(before + start + re.sub("facet_of: .*", f"facet_of: {of}", after, count=1))
+    with mistake(f"{where}: facet_of of {claim} names {of!r}, which is no independent claim"):
         read_field(folder, "field")

@@ -8,8 +8,8 @@ from shutil import copytree
 import numpy as np
 import pytest
 
+from command_line import error
 from entropy_dynamics.analysis.run_data import Results
-from entropy_dynamics.cli import main
 from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.experiments.claims import load_claims, read_field
@@ -34,7 +34,7 @@ def test_every_claim_names_runs_that_can_be_made():
     assert len(claims) >= 25
     for model, method in {(run.model, run.method) for claim in claims for run in claim.all_runs()}:
         load_config("laptop", model, method)
-    assert {seed for claim in claims for run in claim.all_runs() for seed in [run.seed]} == set(range(5))
+    assert {run.seed for claim in claims for run in claim.all_runs()} == set(range(5))
 
 
 @pytest.fixture(scope="module")
@@ -86,9 +86,7 @@ def test_a_new_paper_is_one_file(results, tmp_path):
 @pytest.mark.parametrize("scale", ["smollm2", "smollm2-words"])
 def test_a_scale_without_claims_of_a_folder_is_one_line(tmp_path, capsys, folder, scale):
     (tmp_path / scale).mkdir()
-    assert main([folder, "--scale", scale, "--results", str(tmp_path)]) == 2
-    assert capsys.readouterr().err == (
-        f"error: scale {scale} has no claims in experiments/{scale}/{folder}; its claims are in "
-        f"experiments/{scale}/claims.yaml: entropy-dynamics claims --scale {scale}\n"
-    )
+    own = f"experiments/{scale}/claims.yaml: entropy-dynamics claims --scale {scale}"
+    said = f"scale {scale} has no claims in experiments/{scale}/{folder}; its claims are in {own}"
+    assert error(capsys, folder, "--scale", scale, "--results", tmp_path) == said
     assert not list((tmp_path / scale).iterdir())

@@ -62,15 +62,8 @@ def test_which_score_predicts_better(tmp_path):
 def test_what_a_method_keeps_of_two_quadrants(tmp_path):
     """In positive samples 0.2 becomes 0.3 and -0.4 stays: factors of 1.5 and 1."""
     for seed in range(5):
-        write_curve(
-            tmp_path,
-            "unlikeliness",
-            seed,
-            lens_pos_lt=0.2,
-            lens_pos_lt_kept=0.3 + 0.001 * seed,
-            lens_pos_gt=-0.4,
-            lens_pos_gt_kept=-0.4,
-        )
+        kept = {"lens_pos_lt_kept": 0.3 + 0.001 * seed, "lens_pos_gt_kept": -0.4}
+        write_curve(tmp_path, "unlikeliness", seed, lens_pos_lt=0.2, lens_pos_gt=-0.4, **kept)
     found = finding("s_star_unlikeliness", tmp_path)
     assert (found.verdict, found.interval.value) == ("holds", pytest.approx(0.51))
 
