@@ -57,8 +57,8 @@ def test_claims_json_has_the_promised_keys(results):
     keys += ["subject", "unit", "claimed", "range", "test", "seeds", "by_seed", "seeds_needed", "reason"]
     of_a_run = {"scale", "ours", "topic", "figures", "headline", "methods"}
     for one in found:
-        is_own = one["subject"] == "this run"
-        assert set(one) - {"why", "rests_on", "paper", "label"} == {*keys, *(of_a_run if is_own else ())}
+        promised = {*keys, *of_a_run} if one["subject"] == "this run" else {*keys}
+        assert set(one) - {"why", "rests_on", "paper", "label"} == promised
         assert one["verdict"] in VERDICTS
         assert (one["low"] is None) == (one["high"] is None) == (one["detectable"] is None)
         assert one["low"] is None or one["low"] <= one["effect"] <= one["high"]
@@ -266,6 +266,7 @@ def test_a_facet_of_a_claim_in_another_file():
 def test_a_facet_of_nothing_is_one_line(tmp_path, where, file, claim, of):
     folder = copytree(ROOT / "experiments", tmp_path / "experiments")
     before, start, after = (folder / file).read_text().partition(f"- id: {claim}\n")
-    (folder / file).write_text(before + start + re.sub("facet_of: .*", f"facet_of: {of}", after, count=1))
+    changed = re.sub("facet_of: .*", f"facet_of: {of}", after, count=1)
+    (folder / file).write_text(before + start + changed)
     with mistake(f"{where}: facet_of of {claim} names {of!r}, which is no independent claim"):
         read_field(folder, "field")

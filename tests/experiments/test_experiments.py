@@ -194,13 +194,16 @@ MISTAKES = [
     ("figure2", "sweeps.0.values", {"paper": [1.0]}, "sweeps[0]: values should have an entry `default`"),
     ("figure4", "evaluations", ["aime24", "aime25"], "evaluations is ['aime24', 'aime25']; it should have at most 1"),
     ("lens", "runs.0.models", TWO_MODELS, "the runs are of 2 models; kind 'lens' shows one"),
-    ("claims", "claims.0.test", "over_seed", "claims[0]: unknown test 'over_seed'; did you mean 'over_seeds'"),
-    ("claims", "claims.0.why", "", "claims[0]: `why` is the reason for a threshold other than 0, which needs one"),
-    ("claims", "claims.1.id", "sampling_law", "claims: two claims have the id 'sampling_law'"),
-    ("claims", "claims.0.model", "qwen3-4b-bass", "unknown model 'qwen3-4b-bass'; did you mean 'qwen3-4b-base'?"),
     ("paper_values", f"{OF_GRPO}.avg", 2073, "it should be less than or equal to 100"),
     ("paper_values", f"{OF_GRPO}.median", 1.0, "it should be 'avg' or 'pass'"),
 ]
+CLAIMS = [
+    ("claims.0.test", "over_seed", "claims[0]: unknown test 'over_seed'; did you mean 'over_seeds'"),
+    ("claims.0.why", "", "claims[0]: `why` is the reason for a threshold other than 0, which needs one"),
+    ("claims.1.id", "sampling_law", "claims: two claims have the id 'sampling_law'"),
+    ("claims.0.model", "qwen3-4b-bass", "unknown model 'qwen3-4b-bass'; did you mean 'qwen3-4b-base'?"),
+]
+MISTAKES += [("claims", *row) for row in CLAIMS]
 LOADS = {
     "claims": lambda folder: load_claims(SCALE, SEEDS, folder),
     "paper_values": lambda folder: Results(folder, SCALE, SEEDS, ROOT / "configs", folder).paper,

@@ -153,30 +153,32 @@ def test_eight_runs_of_toy_models_fit_on_one_gpu(capsys):
 
 
 @pytest.mark.parametrize(
-    ("scale", "settings", "problem", "advice"),
+    ("given", "problem", "advice"),
     [
-        ("paper", "training.tokens_per_micro_batch=131072", "122 GiB of 79 while", "tokens_per_micro_batch=32768"),
-        ("paper", "engine.gpu_memory_utilization=0.9", "96 GiB of 79 while sampling", "gpu_memory_utilization=0.65"),
-        ("paper", "engine.gpu_memory_utilization=0.1", "0.0 GiB for the KV cache", "gpu_memory_utilization=0.25"),
-        ("paper", "hardware.ranks=1", "136 GiB of 79 while sampling", "ranks=4"),
+        ("training.tokens_per_micro_batch=131072", "122 GiB of 79 while", "tokens_per_micro_batch=32768"),
+        ("engine.gpu_memory_utilization=0.9", "96 GiB of 79 while sampling", "gpu_memory_utilization=0.65"),
+        ("engine.gpu_memory_utilization=0.1", "0.0 GiB for the KV cache", "gpu_memory_utilization=0.25"),
+        ("hardware.ranks=1", "136 GiB of 79 while sampling", "ranks=4"),
         # more ranks would do, too, but are refused, as several runs share a GPU
-        ("smollm2-gpu", "hardware.runs_per_gpu=8", "12 GiB of 9.875 while sampling", "runs_per_gpu=4"),
+        ("hardware.runs_per_gpu=8", "12 GiB of 9.875 while sampling", "runs_per_gpu=4"),
         (
-            "smollm2-gpu",
             "hardware.runs_per_gpu=1 plan.gpus.RTX4090.memory_gib=8 plan.gpu=RTX4090",
             "10 GiB of 8 while sampling",
             "gpu=L40S",
         ),
     ],
 )
-def test_a_job_that_does_not_fit_is_named_with_a_setting_that_does(scale, settings, problem, advice, capsys):
-    plan = ["plan", "--scale", scale, *set_to(settings.split())]
-    plan += set_to(["experiments=[figure1]"] if scale == "paper" else [])
+def test_a_job_that_does_not_fit_is_named_with_a_setting_that_does(given, problem, advice, capsys):
+    scale, settings = "paper", ["experiments=[figure1]", *given.split()]
+    if "runs_per_gpu" in given:
+        scale, settings = "smollm2-gpu", given.split()
+    plan = ["plan", "--scale", scale, *set_to(settings)]
     out, err = output(capsys, *plan, code=2)
     assert "In total" in out  # the tables are printed nevertheless
-    advice = f"{settings.split()[-1].partition('.')[0]}.{advice}"
+    advice = f"{settings[-1].partition('.')[0]}.{advice}"
     model = load_config(scale).pass_rates.model
-    assert re.fullmatch(rf"error: {model}[\w ]* (needs|has) {problem}.*: set {re.escape(advice)}\n", err)
+    said = rf"error: {model}[\w ]* (needs|has) {problem}.*: set {re.escape(advice)}\n"
+    assert re.fullmatch(said, err)
     assert main([*plan, "--set", advice]) == 0
 
 
@@ -210,7 +212,9 @@ def test_what_a_run_leaves_is_read_by_an_experiment(scale):
     assert [path for path in left if path not in needed] == []
 
 
-OF_24_GB = ["plan.gpu=RTX4090", "engine.gpu_memory_utilization=0.4", "training.tokens_per_micro_batch=4096"]
+OF_24_GB = ["plan.gpu=RTX4090", "engine.gpu_memory_utilization=0.4"]
+OF_24_GB += ["training.tokens_per_micro_batch=4096"]
+FEWER = "experiments=[figure1,figure3,figure4,table4,pass_at_k,corollary4]"
 
 
 @pytest.mark.parametrize(
@@ -218,16 +222,17 @@ OF_24_GB = ["plan.gpu=RTX4090", "engine.gpu_memory_utilization=0.4", "training.t
     [
         ("48 GB", ["plan.gpu=L40S", "engine.gpu_memory_utilization=0.5"]),
         ("two of 24 GB", [*OF_24_GB, "hardware.ranks=2"]),
-        ("one of 24 GB", [*OF_24_GB, "experiments=[figure1,figure3,figure4,table4,pass_at_k,corollary4]"]),
+        ("one of 24 GB", [*OF_24_GB, FEWER]),
     ],
 )
 def test_the_gpu_scale_fits_on_smaller_cards_as_the_page_says(row, settings, capsys):
-    [hours] = re.findall(r"In total (\d+) GPU-hours", run(capsys, "plan", "--scale", "gpu", *set_to(settings)))
+    plan = ["plan", "--scale", "gpu"]
+    [hours] = re.findall(r"In total (\d+) GPU-hours", run(capsys, *plan, *set_to(settings)))
     page = (ROOT / "docs" / "gpu.md").read_text()
     [line] = [line for line in page.splitlines() if line.startswith(f"| {row} |")]
     assert re.search(rf"\b{hours} GPU-hours", line)
     if row == "one of 24 GB":
-        assert "Qwen2.5-1.5B" in output(capsys, "plan", "--scale", "gpu", *set_to(OF_24_GB), code=2)[1]
+        assert "Qwen2.5-1.5B" in output(capsys, *plan, *set_to(OF_24_GB), code=2)[1]
 
 
 def test_a_pretrained_model_on_a_cpu_has_a_plan(capsys):
