@@ -30,9 +30,13 @@ def copy_project(folder: Path) -> Path:
 def with_package(project: Path) -> dict[str, str]:
     """Copy the package into a project, for code of a test's own, and return an environment whose commands use it."""
     shutil.copytree(ROOT / "src", project / "src", ignore=shutil.ignore_patterns("__pycache__"))
-    others = {name: value for name, value in os.environ.items() if name != SERVER}  # which has the package of the tests
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    return others | {"PYTHONPATH": str(project / "src"), "PATH": path}
+    return without_server(PYTHONPATH=str(project / "src"), PATH=path)
+
+
+def without_server(**more: str) -> dict[str, str]:
+    """An environment whose commands run by themselves, without the server of the tests."""
+    return {name: value for name, value in os.environ.items() if name != SERVER} | more
 
 
 def snakemake(project: Path, *arguments: str) -> subprocess.CompletedProcess:

@@ -11,12 +11,11 @@ import pytest
 import yaml
 
 from conftest import MODEL
-from entropy_dynamics.client import SERVER
 from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.planning.plan import resources
 from entropy_dynamics.workflow import RULES, Jobs
-from project_copy import ROOT, copy_project, snakemake
+from project_copy import ROOT, copy_project, snakemake, without_server
 
 
 @pytest.fixture
@@ -79,8 +78,7 @@ def test_the_command_for_lsf_asks_for_what_is_planned(tmp_path):
     documented = shlex.split(command.replace("\\\n", ""))[1:]
     run = f"results/paper/runs/{MODEL}/grpo/seed0/metrics.parquet"
     words = [f"{os.path.dirname(sys.executable)}/snakemake", *documented, "--retries", "0"]
-    environment = {key: value for key, value in os.environ.items() if key != SERVER}
-    environment["PATH"] = f"{project.parent}:{os.environ['PATH']}"
+    environment = without_server(PATH=f"{project.parent}:{os.environ['PATH']}")
     command = [*words, "--rerun-triggers", "mtime", "--", run]
     done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True)
     assert (project / "bsub.txt").is_file(), done.stdout + done.stderr

@@ -7,7 +7,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -17,7 +19,7 @@ from conftest import ROOT, SmallResults
 from entropy_dynamics import preload
 from entropy_dynamics.client import SERVER
 from fault_harness import wait_until
-from project_copy import copy_project
+from project_copy import copy_project, without_server
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="pidfd and prctl are Linux's")
 WAIT = 120  # seconds after which a test gives up
@@ -31,64 +33,42 @@ sys.stdin.read()
 """
 
 
-def without_server(**more: str) -> dict[str, str]:
-    return {key: value for key, value in os.environ.items() if key != SERVER} | more
-
-
+@dataclass
 class Preloaded:
     """A process that has started a server, as Snakemake does."""
 
-    def __init__(self):
-        self.temporary = tempfile.TemporaryDirectory()  # not in pytest's folders: the path of a socket is short
-        folder = Path(self.temporary.name)
-        self.starter = subprocess.Popen(
-            [sys.executable, "-c", STARTER],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=open(folder / "errors", "w"),  # noqa: SIM115
-            text=True,
-            env=without_server(TMPDIR=str(folder)),
-            cwd=ROOT,
-        )
-        self.address = Path(self.starter.stdout.readline().strip())
-        [self.server] = psutil.Process(self.starter.pid).children()
+    starter: subprocess.Popen
+    address: Path
+    server: psutil.Process
 
-    def run(self, *arguments: object, **environment: str) -> subprocess.CompletedProcess:
-        process = self.start(*arguments, **environment)
+    def run(self, *arguments: object, **more: str) -> subprocess.CompletedProcess:
+        process = self.start(*arguments, **more)
         output = process.communicate(timeout=WAIT)
         return subprocess.CompletedProcess(arguments, process.returncode, *output)
 
-    def start(self, *arguments: object, **environment: str) -> subprocess.Popen:
-        return subprocess.Popen(
-            [*COMMAND, *map(str, arguments)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | {SERVER: str(self.address)} | environment,
-        )
+    def start(self, *arguments: object, cwd: Path | None = None, **more: str) -> subprocess.Popen:
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        environment = os.environ | {SERVER: str(self.address)} | more
+        return subprocess.Popen([*COMMAND, *map(str, arguments)], cwd=cwd, env=environment, **pipes)
 
     def commands(self) -> list[psutil.Process]:
         return self.server.children()
 
-    def end(self) -> None:
-        self.starter.kill()
-        self.starter.communicate()
-        self.temporary.cleanup()
+
+def running() -> Iterator[Preloaded]:
+    # Not in pytest's folders: the path of a socket is short.
+    with tempfile.TemporaryDirectory() as folder, open(f"{folder}/errors", "w") as errors:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": errors}
+        command, environment = [sys.executable, "-c", STARTER], without_server(TMPDIR=folder)
+        with subprocess.Popen(command, env=environment, cwd=ROOT, text=True, **pipes) as starter:
+            address = Path(starter.stdout.readline().strip())
+            [server] = psutil.Process(starter.pid).children()
+            yield Preloaded(starter, address, server)
+            starter.kill()
 
 
-@pytest.fixture(scope="module")
-def preloaded():
-    running = Preloaded()
-    yield running
-    running.end()
-
-
-@pytest.fixture
-def own():
-    """A server of the test's own, to be killed."""
-    running = Preloaded()
-    yield running
-    running.end()
+preloaded = pytest.fixture(running, scope="module", name="preloaded")
+own = pytest.fixture(running, name="own")  # a server of the test's own, to be killed
 
 
 def has_ended(process: psutil.Process) -> bool:
@@ -135,12 +115,10 @@ def test_output_and_exit_codes(preloaded, small_results, tmp_path):
 
 def test_it_runs_in_a_fork_with_the_clients_folder_and_environment(preloaded, tmp_path):
     """The folder decides where configs are read: from another one there are none."""
-    process = subprocess.run(
-        [*COMMAND, "config"], cwd=tmp_path, env=os.environ | {SERVER: str(preloaded.address)}, capture_output=True
-    )
+    process = preloaded.run("config", cwd=tmp_path)
     assert process.returncode == 2
-    assert b"configs" in process.stderr
-    assert preloaded.server.children() == []
+    assert "configs" in process.stderr
+    assert preloaded.commands() == []
     assert preloaded.server.num_threads() == 1
 
 
@@ -233,20 +211,19 @@ def test_commands_run_by_themselves_after_the_code_was_edited(own):
 # ---------------------------------------------------------------- signals and kills
 @pytest.mark.parametrize(
     ("number", "code"),
-    [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM), (signal.SIGKILL, -signal.SIGKILL)],
+    [
+        (signal.SIGINT, 130),
+        *((number, -number) for number in (signal.SIGTERM, signal.SIGKILL)),
+        (signal.SIGURG, 75),  # a run that is asked to end does so at a checkpoint
+    ],
 )
-def test_a_signal_to_the_client_ends_its_command(preloaded, endless, number, code):
+def test_a_signal_to_the_client_ends_its_command(preloaded, endless, small_results, number, code):
     (command,) = preloaded.commands()
     endless.send_signal(number)
     assert endless.wait(WAIT) == code
     wait_until(lambda: has_ended(command))
+    assert bool(list(small_results.folder.rglob("checkpoint.json"))) == (code == 75)
     assert preloaded.run("config").returncode == 0
-
-
-def test_a_run_that_is_asked_to_end_does_so_at_a_checkpoint(preloaded, endless, small_results):
-    endless.send_signal(signal.SIGURG)
-    assert endless.wait(WAIT) == 75
-    assert list(small_results.folder.rglob("checkpoint.json"))
 
 
 def test_a_killed_command_ends_its_client_likewise(preloaded, endless):
@@ -288,16 +265,13 @@ def test_a_command_that_runs_by_itself_ends_with_a_killed_starter_too(own, small
 
 def test_output_goes_to_a_pipe_where_the_server_has_a_file(tmp_path):
     """A file can seek, and what Python has learnt of it does not hold for a pipe."""
-    address = tmp_path / "address"
-    starter = STARTER.replace(
-        "sys.stdin.read()", f"open({str(address)!r}, 'w').write(os.environ[{SERVER!r}]); sys.stdin.read()"
-    )
-    with tempfile.TemporaryDirectory() as folder, (tmp_path / "log").open("w") as log:
+    said = tmp_path / "log"
+    with tempfile.TemporaryDirectory() as folder, said.open("w") as log:
         environment = without_server(TMPDIR=folder)
-        command = [sys.executable, "-c", starter]
+        command = [sys.executable, "-c", STARTER]
         with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=log, stderr=log):
-            wait_until(address.is_file)
-            environment[SERVER] = address.read_text()
+            wait_until(lambda: said.read_text().endswith("socket\n"))
+            environment[SERVER] = said.read_text().strip()
             run = subprocess.run([*COMMAND, "config"], env=environment, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr
     assert run.stdout
