@@ -109,9 +109,11 @@ def command_parser() -> argparse.ArgumentParser:
     for title, add in GROUPS.items():
         groups[title] = {}
         add(stage, command)
-        listed = (f"    {name:<13} {sub.get_default('about')}" for name, sub in groups[title].items())
-        lines += [f"{title}:", *listed, ""]
-    parser.epilog = "\n".join([*lines, "needs, files and an example of one: entropy-dynamics COMMAND --help"])
+        lines.append(f"{title}:")
+        lines += [f"    {name:<13} {sub.get_default('about')}" for name, sub in groups[title].items()]
+        lines.append("")
+    hint = "needs, files and an example of one: entropy-dynamics COMMAND --help"
+    parser.epilog = "\n".join([*lines, hint])
     return parser
 
 
