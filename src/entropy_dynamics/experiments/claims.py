@@ -67,7 +67,8 @@ class Claim:
     @property
     def temperatures(self) -> list[float]:
         """Temperatures of the evaluations that the claim reads, ascending, as far as the scale has them."""
-        evaluation, every = self.config.evaluation, self.config.evaluation.all_temperatures
+        evaluation = self.config.evaluation
+        every = sorted({evaluation.temperature, *evaluation.temperatures})
         match getattr(self.spec, "temperature", None):
             case None:
                 return [evaluation.temperature]

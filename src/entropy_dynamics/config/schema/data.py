@@ -151,11 +151,6 @@ class EvaluationConfig(Section):
         earlier = info.data.get("temperature"), *info.data.get("temperatures", ())
         return [at for at in dict.fromkeys(values) if at not in earlier]
 
-    @property
-    def all_temperatures(self) -> list[float]:
-        """All evaluation temperatures, ascending."""
-        return sorted({self.temperature, *self.temperatures})
-
     def folder_of(self, temperature: float | None) -> float | None:
         """The temperature in the path of samples: None for that of the tables."""
         at = self.temperature if temperature is None else path_digits(temperature)
