@@ -1,6 +1,7 @@
 """Files of graded samples, and what `entropy-dynamics pass-at-k` says of them."""
 
 import json
+from functools import partial
 
 import pandas as pd
 
@@ -10,22 +11,27 @@ GRADES = {"a": [1, 0, 0, 0], "b": [1, 1, 0, 0], "c": [0, 0, 0, 0], "d": [1, 1, 1
 CURVE = {1: 43.8, 2: 58.3, 4: 75.0}  # c of 4 correct: 1 - C(4 - c, k) / C(4, k), averaged
 
 
-def rows(**columns):
-    """A row per sample; each column is a function of the problem's and the sample's number and of the row's."""
-    return [
-        {"problem_id": name, "correct": grade}
-        | {key: of(place, sample, 4 * place + sample) for key, of in columns.items()}
-        for place, (name, grades) in enumerate(GRADES.items())
-        for sample, grade in enumerate(grades)
-    ]
-
-
 def graded(grades, **columns):
-    return [{"problem_id": name, "correct": grade} | columns for name, row in grades.items() for grade in row]
+    """A row per sample. A column is a value, or a function of the problem's, the sample's and the row's number."""
+    table = []
+    for place, (name, row) in enumerate(grades.items()):
+        for sample, grade in enumerate(row):
+            numbers = place, sample, len(table)
+            more = {key: of(*numbers) if callable(of) else of for key, of in columns.items()}
+            table.append({"problem_id": name, "correct": grade} | more)
+    return table
+
+
+rows = partial(graded, GRADES)
 
 
 def written(path, rows):
-    pd.DataFrame(rows).to_parquet(path) if path.suffix == ".parquet" else write_lines(path, rows)
+    """As the suffix says."""
+    if path.suffix == ".jsonl":
+        return write_lines(path, rows)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    frame = pd.DataFrame(rows)
+    frame.to_parquet(path) if path.suffix == ".parquet" else frame.to_csv(path, index=False)
     return path
 
 

@@ -1,7 +1,9 @@
 """Logs as trainers write them, with the metrics of a step that each logs."""
 
+import csv
 import json
 import math
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -46,28 +48,16 @@ def json_lines(folder, rows):
 
 def export(folder, rows, axis="Step"):
     """What W&B exports of a run."""
-    columns = {axis: [row["step"] for row in rows]}
-    for key in rows[0].keys() - {"step"}:
-        columns |= {
-            f"run 1 - {key}": [row[key] for row in rows],
-            f"run 1 - {key}__MIN": 0.0,
-            f"run 1 - {key}__MAX": 1.0,
-        }
-    pd.DataFrame(columns).to_csv(folder / "export.csv", index=False)
-
-
-def export_by_train_step(folder, rows):
-    """slime/observability/wandb_utils.py@624b824a makes train/step the x axis of train/*."""
-    export(folder, rows, axis="train/step")
+    frame = pd.DataFrame(rows).set_index("step").add_prefix("run 1 - ").rename_axis(axis)
+    ends = {f"{name}{end}": value for name in frame for end, value in (("__MIN", 0.0), ("__MAX", 1.0))}
+    frame.assign(**ends).to_csv(folder / "export.csv", quoting=csv.QUOTE_ALL)
 
 
 def logging_file(folder, rows):
     """ms-swift: swift/trainers/patcher.py; completions.jsonl has a line of lists per logged step."""
+    steps = [row | {"global_step/max_steps": f"{row.pop('step')}/{STEPS}"} for row in [*rows, {"step": STEPS}]]
     last = {"last_model_checkpoint": "checkpoint-40", "global_step": STEPS}
-    steps = [row | {"global_step/max_steps": f"{row.pop('step')}/{STEPS}"} for row in rows]
-    write_lines(
-        folder / "logging.jsonl", [*steps, {"train_loss": 0.0, "global_step/max_steps": f"{STEPS}/{STEPS}"}, last]
-    )
+    write_lines(folder / "logging.jsonl", [*steps, last])
     write_lines(folder / "completions.jsonl", [{"step": ["5", "5"], "prompt": ["a", "a"], "advantages": [0.5, -0.5]}])
 
 
@@ -75,64 +65,42 @@ def parquet(folder, rows):
     pd.DataFrame(rows).to_parquet(folder / "metrics.parquet")
 
 
-TRUNCATED, MISMATCH = "the share of truncated responses", "the mismatch of engine and trainer"
-# The keys of a step: entropy, reward, and what entropy may rise with. SkyRL and Tinker log no share of truncated ones.
+def signals(truncated="", mismatch=""):
+    """What entropy may rise with, by the keys of a step, which are separated by blanks."""
+    names = {"the share of truncated responses": truncated, "the mismatch of engine and trainer": mismatch}
+    return {key: name for name, keys in names.items() for key in keys.split()}
+
+
+# The keys of a step: entropy, reward, and `signals`. SkyRL and Tinker log no share of truncated responses.
 TRAINERS = {
-    "this project": (
-        *(parquet, "entropy", "reward_mean"),
-        {"truncated": TRUNCATED, "engine_logp_difference": MISMATCH},
-    ),
+    "this project": (parquet, "entropy", "reward_mean", signals("truncated", "engine_logp_difference")),
     # huggingface/trl trl/trainer/grpo_trainer.py@f2cd5771
-    "TRL": (
-        *(trainer_state, "entropy", "reward"),
-        {"completions/clipped_ratio": TRUNCATED, "sampling/sampling_logp_difference/mean": MISMATCH},
-    ),
+    "TRL": (trainer_state, "entropy", "reward",
+            signals("completions/clipped_ratio", "sampling/sampling_logp_difference/mean")),
     # verl-project/verl verl/trainer/ppo/{metric_utils,rollout_corr_helper}.py, verl/utils/debug/metrics.py@1dda039b
-    "verl": (
-        *(file_logger, "actor/entropy", "critic/score/mean"),
-        {
-            "response_length/clip_ratio": TRUNCATED,
-            "rollout_corr/kl": MISMATCH,
-            "training/rollout_probs_diff_mean": MISMATCH,
-        },
-    ),
+    "verl": (file_logger, "actor/entropy", "critic/score/mean",
+             signals("response_length/clip_ratio", "rollout_corr/kl training/rollout_probs_diff_mean")),
     # PrimeIntellect-ai/prime-rl src/prime_rl/trainer/rl/train.py, src/prime_rl/orchestrator/metrics.py@559b4477
-    "prime-rl": (
-        *(monitors, "entropy/all/mean", "train/agg/effective/agent/reward/mean"),
-        {
-            "train/agg/effective/agent/is_truncated/mean": TRUNCATED,
-            "mismatch_kl/all/mean": MISMATCH,
-            "kl_ent_ratio/mean": MISMATCH,
-        },
-    ),
+    "prime-rl": (monitors, "entropy/all/mean", "train/agg/effective/agent/reward/mean",
+                 signals("train/agg/effective/agent/is_truncated/mean", "mismatch_kl/all/mean kl_ent_ratio/mean")),
     # NovaSky-AI/SkyRL skyrl/train/trainer.py, skyrl/backends/skyrl_train/workers/worker_utils.py@a9564572
-    "SkyRL": (
-        *(export, "policy/policy_entropy", "reward/avg_raw_reward"),
-        {
-            "policy/rollout_train_logprobs_abs_diff_mean": MISMATCH,
-            "policy/minibatch_rollout_logprobs_abs_diff_mean": MISMATCH,
-        },
-    ),
+    "SkyRL": (export, "policy/policy_entropy", "reward/avg_raw_reward",
+              signals(mismatch="policy/rollout_train_logprobs_abs_diff_mean"
+                      " policy/minibatch_rollout_logprobs_abs_diff_mean")),
     # OpenRLHF/OpenRLHF openrlhf/trainer/ppo_trainer.py, openrlhf/trainer/ray/ppo_actor.py@3c3be623
-    "OpenRLHF": (
-        *(export, "train/entropy_loss", "train/reward"),
-        {"train/rollout/truncated_rate": TRUNCATED, "train/vllm_kl": MISMATCH},
-    ),
-    # THUDM/slime slime/observability/rollout_metrics.py, slime/backends/megatron_utils/loss.py@624b824a
-    "slime": (
-        *(export_by_train_step, "train/entropy_loss", "rollout/raw_reward"),
-        {"rollout/truncated_ratio": TRUNCATED, "train/train_rollout_logprob_abs_diff": MISMATCH},
-    ),
+    "OpenRLHF": (export, "train/entropy_loss", "train/reward",
+                 signals("train/rollout/truncated_rate", "train/vllm_kl")),
+    # THUDM/slime slime/observability/{rollout_metrics,wandb_utils}.py, slime/backends/megatron_utils/loss.py@624b824a
+    "slime": (partial(export, axis="train/step"), "train/entropy_loss", "rollout/raw_reward",
+              signals("rollout/truncated_ratio", "train/train_rollout_logprob_abs_diff")),
     # NVIDIA-NeMo/RL nemo_rl/algorithms/loss/loss_functions.py, nemo_rl/experience/rollouts.py@7ea279ab
-    "NeMo RL": (
-        *(export, "train/approx_entropy", "train/reward"),
-        {"train/truncation_rate": TRUNCATED, "train/gen_kl_error": MISMATCH},
-    ),
+    "NeMo RL": (export, "train/approx_entropy", "train/reward",
+                signals("train/truncation_rate", "train/gen_kl_error")),
     # modelscope/ms-swift swift/rlhf_trainers/grpo_trainer.py@3602360a
-    "ms-swift": (*(logging_file, "entropy/mean", "reward"), {"completions/clipped_ratio": TRUNCATED}),
+    "ms-swift": (logging_file, "entropy/mean", "reward", signals("completions/clipped_ratio")),
     # thinking-machines-lab/tinker-cookbook tinker_cookbook/rl/{metrics,metric_util}.py@9dfcc3a2
-    "Tinker": (*(json_lines, "optim/entropy", "env/all/reward/total"), {"optim/kl_sample_train_v1": MISMATCH}),
-}
+    "Tinker": (json_lines, "optim/entropy", "env/all/reward/total", signals(mismatch="optim/kl_sample_train_v1")),
+}  # fmt: skip
 
 
 def of_trainer(name):

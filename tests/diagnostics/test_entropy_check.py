@@ -60,6 +60,7 @@ def test_planted_mistakes_are_found(golden, capsys):
     of_token, entropies = golden["response_mask"], entropy_of(golden)
     mask, attention, after_prompt = of_token[:, 1:], golden["attention_mask"][:, 1:], of_token.cumsum(1)[:, 1:] > 0
     sums = (entropies * mask).sum(1)
+    every = torch.distributions.Categorical(logits=golden["logits"] / 0.5).entropy()
     planted = {
         "the mean over sequences of their means": (sums / mask.sum(1)).mean(),
         "the mean over sequences of their sums;": sums.mean(),
@@ -75,14 +76,13 @@ def test_planted_mistakes_are_found(golden, capsys):
         "the mean over prompts and responses": entropies[attention].mean(),
         "the prompts counted in the divisor": entropies[mask].sum() / golden["attention_mask"].sum(),
         "the mean over all positions but the last": entropies.mean(),
+        "the mean over all positions, prompts and padding included": every.mean(),
         "prompts and padding but the last position counted": (entropies * mask).mean(),
         "prompts and padding counted": entropies[mask].sum() / of_token.numel(),
         "in bits, not nats": entropies[mask].mean() / math.log(2),
         "-log p of the sampled tokens": sampled(golden)[mask].mean(),
         "with the sign of a loss": -entropies[mask].mean(),
     }
-    every = torch.distributions.Categorical(logits=golden["logits"] / 0.5).entropy()
-    planted["the mean over all positions, prompts and padding included"] = every.mean()
     for mistake, value in planted.items():
         assert f" is {mistake}" in check(capsys, value), mistake
     none = f" is none of {len(known_values()) - 1} known mistakes and pairs of them; the mean over response tokens is"

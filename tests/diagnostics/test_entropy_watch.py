@@ -10,7 +10,7 @@ import pytest
 from command_line import error, output, run, write_lines
 from entropy_dynamics.analysis.columns import PARTS
 from entropy_dynamics.diagnostics.entropy_watch import TESTABLE, TREND, trend_p
-from trainer_logs import FALLING, STEPS, TRAINERS, json_lines, of_trainer, ours, parquet, trainer_state
+from trainer_logs import FALLING, STEPS, TRAINERS, export, json_lines, of_trainer, ours, parquet, trainer_state
 
 
 @pytest.mark.parametrize("write", [ours, *map(of_trainer, TRAINERS)], ids=["with the lens", *TRAINERS])
@@ -24,10 +24,7 @@ def test_entropy_watch_says_when_entropy_fell(write, tmp_path, capsys):
         assert "correlates with the predicted change (Corollary 4) (+" in text
 
 
-CASES = [(name, key) for name, (*_, keys) in TRAINERS.items() for key in keys]
-
-
-@pytest.mark.parametrize(("name", "key"), CASES)
+@pytest.mark.parametrize(("name", "key"), [(name, key) for name, (*_, keys) in TRAINERS.items() for key in keys])
 def test_what_entropy_may_rise_with_is_known_in_every_trainer(name, key, tmp_path, capsys):
     write, entropy, reward, keys = TRAINERS[name]
     rows = [
@@ -111,13 +108,6 @@ def test_entropy_watch_does_not_relate_unrelated_trends(tmp_path, capsys):
     assert "None of the logged quantities correlates with its change per step." in text
 
 
-def test_a_run_without_entropy_is_one_line(tmp_path, capsys):
-    assert error(capsys, "entropy-watch", tmp_path).startswith(f"{tmp_path}: no metrics.parquet, trainer_state.json")
-    pd.DataFrame({"step": [0, 1], "loss": [1.0, 2.0]}).to_parquet(tmp_path / "metrics.parquet")
-    message = f"{tmp_path}/metrics.parquet logs no entropy (entropy, actor/entropy"
-    assert error(capsys, "entropy-watch", tmp_path).startswith(message)
-
-
 # ---------------------------------------------------------------- a change or noise
 def noise(rng, steps, coefficient):
     """AR(1) with a standard deviation of 1."""
@@ -142,14 +132,9 @@ def test_a_change_of_ten_times_the_noise_is_found(steps, shape):
     assert np.mean(found) > 0.9
 
 
-def log(path, rows):
-    """As verl's file logger writes."""
-    return write_lines(path, ({"step": step, "data": row} for step, row in enumerate(rows)))
-
-
 def test_noise_is_said_to_be_noise(tmp_path, capsys):
     values = 0.3 + 0.04 * noise(np.random.default_rng(0), 40, 0.3)
-    text = run(capsys, "entropy-watch", log(tmp_path / "log.jsonl", [{"entropy": value} for value in values]))
+    text = watch(capsys, tmp_path, entropy=values)
     start, end = values[:4].mean(), values[-4:].mean()
     assert text.startswith(
         "Entropy shows no rise or fall over the run beyond the noise of steps: "
@@ -162,30 +147,29 @@ def test_a_fall_over_fewer_steps_than_the_test_needs_is_no_noise(tmp_path, capsy
     line = np.linspace(1, 0.3, TESTABLE)
     assert trend_p(line) <= TREND < trend_p(line[1:])
     for steps, told in ((TESTABLE - 1, "8 steps are too few to tell; 9 are needed."), (TESTABLE, "Entropy fell from")):
-        rows = [{"entropy": value} for value in line[:steps]]
-        assert told in run(capsys, "entropy-watch", log(tmp_path / "log.jsonl", rows))
+        assert told in watch(capsys, tmp_path, entropy=line[:steps])
 
 
-FIRST = [
-    ({"frac_reward_zero_std": 0.9}, "In 90% of the groups all rewards are equal (frac_reward_zero_std), so"),
-    ({"reward_std": 0.0, "reward": 1.0}, "The rewards of a group do not differ at any step (reward_std is 0)"),
-    ({"critic/score/min": -1.0, "critic/score/max": -1.0}, "The rewards of a step do not differ at any step ("),
-    ({"critic/score/mean": 0.0}, "The reward never varies: critic/score/mean is 0 at all 40 steps. "),
-    ({"frac_reward_zero_std": 0.3, "reward_std": 0.2}, "Entropy fell from 1.39 to 0.2 nats"),
-]
-
-
-@pytest.mark.parametrize(("columns", "first"), FIRST)
+@pytest.mark.parametrize(
+    ("columns", "first"),
+    [
+        ({"frac_reward_zero_std": 0.9}, "In 90% of the groups all rewards are equal (frac_reward_zero_std), so"),
+        ({"reward_std": 0.0, "reward": 1.0}, "The rewards of a group do not differ at any step (reward_std is 0)"),
+        ({"critic/score/min": -1.0, "critic/score/max": -1.0}, "The rewards of a step do not differ at any step ("),
+        ({"critic/score/mean": 0.0}, "The reward never varies: critic/score/mean is 0 at all 40 steps. "),
+        ({"frac_reward_zero_std": 0.3, "reward_std": 0.2}, "Entropy fell from 1.39 to 0.2 nats"),
+    ],
+)
 def test_rewards_without_variance_come_first(columns, first, tmp_path, capsys):
-    path = log(tmp_path / "log.jsonl", [{"entropy": value} | columns for value in FALLING])
-    text = run(capsys, "entropy-watch", path)
+    text = watch(capsys, tmp_path, entropy=FALLING, **columns)
     assert text.startswith(first)
     assert "Entropy fell from 1.39 to 0.2 nats" in text
 
 
 def test_a_null_of_verls_logger_is_nan(tmp_path, capsys):
     rows = [{"actor/entropy": value if step < 30 else None} for step, value in enumerate(FALLING)]
-    path = log(tmp_path / "log.jsonl", [row if step % 2 == 0 else {} for step, row in enumerate(rows)])
+    nested = ({"step": step, "data": row if step % 2 == 0 else {}} for step, row in enumerate(rows))
+    path = write_lines(tmp_path / "log.jsonl", nested)
     _, err = output(capsys, "entropy-watch", path)
     assert err == f"{path}: actor/entropy is NaN at 5 of 20 steps, first at step 30\n"
 
@@ -193,15 +177,11 @@ def test_a_null_of_verls_logger_is_nan(tmp_path, capsys):
 @pytest.mark.parametrize(("longest", "named"), [(lambda step: 2000 - step, False), (lambda step: 2048, True)])
 def test_verls_clip_ratio_is_truncation_only_at_one_longest_length(longest, named, tmp_path, capsys):
     """verl's V1 trainer counts responses as long as the longest of the step."""
-    rows = [
-        {
-            "actor/entropy": 0.2 + step / 20,
-            "response_length/clip_ratio": step / 100,
-            "response_length/max": longest(step) if step else 1,  # nothing is truncated at step 0
-        }
-        for step in range(STEPS)
-    ]
-    text = run(capsys, "entropy-watch", log(tmp_path / "log.jsonl", rows))
+    lengths = [1, *map(longest, range(1, STEPS))]  # nothing is truncated at step 0
+    columns = {"response_length/clip_ratio": np.arange(STEPS) / 100, "response_length/max": lengths}
+    frame = pd.DataFrame({"step": range(STEPS), "actor/entropy": RISING} | columns)
+    frame.to_parquet(path := tmp_path / "log.parquet")
+    text = run(capsys, "entropy-watch", path)
     assert ("the share of truncated responses (response_length/clip_ratio) grew" in text) is named
     assert "verl aggregates actor/entropy by actor.loss_agg_mode: nats per token only with token-mean." in text
 
@@ -251,9 +231,8 @@ def test_numbers_that_are_text_are_numbers(tmp_path, capsys):
 
 @pytest.mark.parametrize("axis", ["train/step", "trainer/step", "policy_step", "Optimizer Step", "env/global_step"])
 def test_the_axis_of_a_panel_is_the_step(axis, tmp_path, capsys):
-    text = "".join(f'"{10 * step}","{value}","0","1"\n' for step, value in enumerate(FALLING))
-    (path := tmp_path / "panel.csv").write_text(f'"{axis}","r - entropy","r - entropy__MIN","r - entropy__MAX"\n{text}')
-    assert "by step 130; it moved fastest between the steps 100 and 140" in run(capsys, "entropy-watch", path)
+    export(tmp_path, [row | {"step": 10 * row["step"]} for row in ROWS], axis)
+    assert "by step 130; it moved fastest between the steps 100 and 140" in run(capsys, "entropy-watch", tmp_path)
 
 
 def test_hidden_files_and_folders_are_no_runs(tmp_path, capsys):
@@ -266,11 +245,8 @@ def test_hidden_files_and_folders_are_no_runs(tmp_path, capsys):
 
 
 def test_half_a_surrogate_pair_in_a_column_that_nobody_reads(tmp_path, capsys):
-    rows = [row | {"note": "\ud835"} for row in ROWS]
-    write_lines(tmp_path / "a/log.jsonl", rows)
-    trainer_state(tmp_path / "a", rows)
-    for name in ("log.jsonl", "trainer_state.json"):
-        assert "Entropy fell" in run(capsys, "entropy-watch", tmp_path / "a" / name)
+    trainer_state(tmp_path, [row | {"note": "\ud835"} for row in ROWS])
+    assert "Entropy fell" in run(capsys, "entropy-watch", tmp_path)
 
 
 def test_files_in_utf_16_are_refused_as_such(tmp_path, capsys):
@@ -314,6 +290,8 @@ def test_entropy_watch_reads_all_checkpoints_of_a_run_and_one_run_only(tmp_path,
     ("name", "text", "message"),
     [
         ("missing.jsonl", None, "no file {}"),
+        ("", None, "{}: no metrics.parquet, trainer_state.json"),
+        ("loss.jsonl", '{"step": 0, "loss": 1.0}', "{} logs no entropy (entropy, actor/entropy"),
         ("notes.txt", "x", "{} should be one of metrics.parquet, trainer_state.json, metrics.jsonl"),
         ("trainer_state.json", "[1, 2]", "{} cannot be read: it has no log_history"),
         ("german.csv", "Step;entropy\n1;0,5\n", "{} cannot be read: its columns are separated by ;, not by commas"),
@@ -339,7 +317,7 @@ def panel(folder, rows):
 @pytest.mark.parametrize("write", [json_lines, trainer_state, panel, parquet])
 def test_an_entropy_that_is_nan_is_counted(write, tmp_path, capsys):
     """Not the steps that log no entropy: those of other rows, or after the last."""
-    rows = [{"step": step, "entropy": value} for step, value in enumerate([*FALLING[:20], *[math.nan] * 20])]
+    rows = [row | {"entropy": row["entropy"] if row["step"] < 20 else math.nan} for row in ROWS]
     if write in (json_lines, trainer_state):
         rows = [row for one in rows for row in (one, {"step": one["step"], "reward": one["step"], "loss": math.nan})]
     write(tmp_path, rows)

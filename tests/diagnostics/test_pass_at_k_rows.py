@@ -1,10 +1,9 @@
 """pass-at-k: which rows are samples of one policy, and which are policies of their own."""
 
-import pandas as pd
 import pytest
 
 from command_line import error, output, run, write_lines
-from graded_files import CURVE, GRADES, curve_of, first_row, graded, json_rows, rows
+from graded_files import CURVE, GRADES, curve_of, first_row, graded, json_rows, rows, written
 
 
 # ---------------------------------------------------------------- seeds and ids
@@ -41,12 +40,7 @@ def test_names_that_differ_in_more_than_the_number_of_a_sample_are_policies(name
 def in_files(folder, named, suffix="jsonl"):
     """A file per sample."""
     for sample in range(4):
-        of_sample = pd.DataFrame([row for at, row in enumerate(rows()) if at % 4 == sample])
-        (path := folder / f"{named.format(sample)}.{suffix}").parent.mkdir(exist_ok=True)
-        if suffix == "jsonl":
-            write_lines(path, of_sample.to_dict("records"))
-        else:
-            getattr(of_sample, f"to_{suffix}")(path, index=False)
+        written(folder / f"{named.format(sample)}.{suffix}", rows()[sample::4])
     return folder
 
 
@@ -95,10 +89,10 @@ def test_rows_that_a_resumed_run_or_every_rank_writes_again_are_left_out(tmp_pat
 
 def test_rows_are_repeated_only_if_all_of_their_lists_are(tmp_path, capsys):
     once = [row | {"tokens": [row["correct"]] * 1200, "seed": at % 4} for at, row in enumerate(rows())]
-    pd.DataFrame(once + once[:3]).to_parquet(path := tmp_path / "all.parquet")
+    path = written(tmp_path / "all.parquet", once + once[:3])
     assert curve_of(capsys, path) == (CURVE, f"{path}: 3 of 19 rows repeat another row and are left out\n")
     again = [row | {"tokens": [*row["tokens"][:-1], 7]} for row in once[:4]]
-    pd.DataFrame(once + again).to_parquet(path)
+    written(path, once + again)
     assert "left out" not in output(capsys, "pass-at-k", path)[1]
 
 
@@ -117,7 +111,10 @@ def test_a_response_that_is_there_several_times_is_counted_but_stays(numbered, t
 WEAK, STRONG = {"a": [1, 0], "b": [0, 0]}, {"a": [1, 1], "b": [1, 0]}
 
 
-@pytest.mark.parametrize("name", ["global_step", "checkpoint_path", "temperature", "Run Name", "method", "seed"])
+POLICIES = ["global_step", "checkpoint_path", "temperature", "Run Name", "method", "seed"]
+
+
+@pytest.mark.parametrize("name", [*POLICIES, "filter", "dataset"])  # or graders, or data sets with the same ids
 def test_rows_of_two_policies_are_two_columns(name, tmp_path, capsys):
     path = write_lines(tmp_path / "all.jsonl", graded(WEAK, **{name: "x"}) + graded(STRONG, **{name: "y"}))
     named = {f"{name}=x": 25.0, f"{name}=y": 75.0}
@@ -134,35 +131,30 @@ def test_a_folder_of_steps_is_a_column_per_step_even_without_common_problems(tmp
 
 def test_files_of_a_folder_with_the_same_problems_are_columns(tmp_path, capsys):
     for name, grades in (("completions_00001", WEAK), ("completions_00002", STRONG)):
-        (tmp_path / "run").mkdir(exist_ok=True)
-        pd.DataFrame(graded(grades)).to_parquet(tmp_path / f"run/{name}.parquet")
+        written(tmp_path / f"run/{name}.parquet", graded(grades))
     expected = {"file=completions_00001": 25.0, "file=completions_00002": 75.0, "difference": 50.0}
     assert first_row(capsys, tmp_path / "run") == {"k": 1, **expected}
 
 
-def test_graders_and_data_sets_with_the_same_ids_are_columns(tmp_path, capsys):
-    for name in ("filter", "dataset"):
-        path = write_lines(tmp_path / f"{name}.jsonl", graded(WEAK, **{name: "x"}) + graded(STRONG, **{name: "y"}))
-        assert first_row(capsys, path) == {"k": 1, f"{name}=x": 25.0, f"{name}=y": 75.0, "difference": 50.0}
+def test_data_sets_with_other_ids_are_no_columns(tmp_path, capsys):
     apart = graded({"a": [1, 0]}, dataset="x") + graded({"b": [1, 1]}, dataset="y")
     assert first_row(capsys, write_lines(tmp_path / "apart.jsonl", apart)) == {"k": 1, "apart": 75.0}
 
 
 @pytest.mark.parametrize("numbers", ["seed", "trial_id"])
 def test_a_number_per_sample_and_a_name_per_problem_split_nothing(numbers, tmp_path, capsys):
-    rows = [row | {numbers: number % 2, "name": row["problem_id"]} for number, row in enumerate(graded(STRONG))]
-    assert first_row(capsys, write_lines(tmp_path / "one.jsonl", rows)) == {"k": 1, "one": 75.0}
+    columns = {numbers: lambda _, sample, __: sample, "name": lambda place, *_: "ab"[place]}
+    assert first_row(capsys, write_lines(tmp_path / "one.jsonl", graded(STRONG, **columns))) == {"k": 1, "one": 75.0}
 
 
 def test_many_policies_in_a_file_are_one_line(tmp_path, capsys):
-    path = write_lines(tmp_path / "all.jsonl", [row for step in range(9) for row in graded(WEAK, step=step)])
+    table = [row for step in range(9) for row in graded(WEAK, step=step)]
+    path = write_lines(tmp_path / "all.jsonl", table)
     message = f"{path} has rows of step=0, step=1 and 7 more; keep those of one"
     assert error(capsys, "pass-at-k", path) == message
-    write_lines(path, [row for step in range(2) for row in graded(WEAK, step=step)])
-    assert (
-        error(capsys, "pass-at-k", path, "--power", 5)
-        == f"{path} has rows of step=0, step=1; --power takes those of one"
-    )
+    write_lines(path, table[:8])
+    message = f"{path} has rows of step=0, step=1; --power takes those of one"
+    assert error(capsys, "pass-at-k", path, "--power", 5) == message
 
 
 def test_a_session_of_several_outputs_is_one_sample_of_its_prompt(tmp_path, capsys):
