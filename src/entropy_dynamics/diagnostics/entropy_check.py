@@ -80,19 +80,18 @@ def known_values() -> dict[str, float]:
     }
     measures = {"": _entropies, "-log p of the sampled tokens: an estimate": _surprisals}
     scales = {"": 1.0, "in bits, not nats": 1 / np.log(2), "with the sign of a loss": -1.0}
+    reductions = _reductions(batch)
     values: dict[str, float] = {}
-    known = product(temperatures, shifts, measures, _reductions(batch).items(), scales)
-    for temperature, shift, measure, (mean, weights), scale in known:
+    ways = product(temperatures, shifts, measures, reductions, scales)
+    for way in sorted(ways, key=lambda way: -way.count("")):  # the fewest mistakes first
+        temperature, shift, measure, mean, scale = way
         names = [name for name in (mean, temperature, shift, measure, scale) if name]
         if len(names) <= MISTAKES:
             measured = measures[measure](batch, temperatures[temperature], shifts[shift])
-            values["; ".join(names) or CORRECT] = scales[scale] * float((measured * weights).sum())
-    fewest_first = sorted(values.items(), key=lambda item: (item[0] != CORRECT, item[0].count("; ")))
-    distinct: dict[str, float] = {}
-    for name, value in fewest_first:
-        if not np.isclose(list(distinct.values()), value, rtol=1e-6, atol=0).any():
-            distinct[name] = float(value)
-    return distinct
+            value = float(scales[scale] * (measured * reductions[mean]).sum())
+            if not np.isclose(list(values.values()), value, rtol=1e-6, atol=0).any():
+                values["; ".join(names) or CORRECT] = value
+    return values
 
 
 def diagnose(value: float) -> str:

@@ -13,10 +13,9 @@ from entropy_dynamics.diagnostics.logs import ENTROPY, NAMES, NATS_ROUNDING, fir
 from entropy_dynamics.errors import UserError, nearest
 
 REWARD, SIGNALS = tuple(NAMES["reward"]), NAMES["signals"]
-TRUNCATED, MISMATCH = "the share of truncated responses", "the mismatch of engine and trainer"
 SUSPECTS = {  # possible causes of rising entropy -> the smallest increase to report
-    TRUNCATED: 0.01,  # one response in a hundred; fewer have too few tokens to move the mean entropy
-    MISMATCH: 0.001,  # nats; NeMo RL's guide considers a KL below 1e-3 acceptable
+    "the share of truncated responses": 0.01,  # fewer have too few tokens to move the mean entropy
+    "the mismatch of engine and trainer": 0.001,  # nats; NeMo RL accepts a KL below 1e-3
 }
 GREW = 1.5  # the smallest factor of increase to report
 SOURCES = {"lens_pos_gt": "likely tokens of positive samples", "lens_neg_lt": "unlikely tokens of negative samples"}
