@@ -1,6 +1,5 @@
 """Files of graded samples, and what `entropy-dynamics pass-at-k` says of them."""
 
-import json
 from functools import partial
 
 import pandas as pd
@@ -12,7 +11,7 @@ CURVE = {1: 43.8, 2: 58.3, 4: 75.0}  # c of 4 correct: 1 - C(4 - c, k) / C(4, k)
 
 
 def graded(grades, **columns):
-    """A row per sample. A column is a value, or a function of the problem's, the sample's and the row's number."""
+    """A row per sample; a column is a value or a function of the numbers of problem, sample and row."""
     table = []
     for place, (name, row) in enumerate(grades.items()):
         for sample, grade in enumerate(row):
@@ -33,10 +32,6 @@ def written(path, rows):
     frame = pd.DataFrame(rows)
     frame.to_parquet(path) if path.suffix == ".parquet" else frame.to_csv(path, index=False)
     return path
-
-
-def json_rows(path):
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def curve(text, column=1):

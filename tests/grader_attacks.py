@@ -37,7 +37,7 @@ PIECES = [*CODE, *TOWERS, *DIGITS, *INVISIBLE, *FORMATS, *NUMBERS, *BOXES, *BRAC
 
 # What a long response may be made of: each of these again and again.
 FAMILIES = [*PIECES, "\\boxed{1}", "{}", "\\boxed{}{", "1,", "1,234", "-1", "1.", "answer:", "answer ", " ", "a", "é"]
-FAMILIES = sorted({one for one in FAMILIES if one})
+FAMILIES = sorted({*FAMILIES} - {""})
 
 _EVALUATING = ("exec", "compile", "import", "open", "os.", "subprocess.", "socket.", "ctypes.", "pickle.", "shutil.")
 _watching: list[str] | None = None
@@ -119,19 +119,13 @@ def evaluated(box: str | None) -> tuple[Fraction, list[int]] | None:
     return (value, [int(number) for number in re.findall("[0-9]+", box)]) if isinstance(value, Fraction) else None
 
 
-ANSWERS = [33, -33, 0, 3, 3300, 10**18 - 1]
-
-
 def sums(answer: int) -> Problem:
     return Problem("p", "?", str(answer), "math")
 
 
-def countdown() -> Problem:
-    return Problem("p", "0,1,3,3,11,33,300=33", "33", "countdown")
-
-
-def countdown_sheet() -> Problem:
-    return Problem("p", "0,1,3,3,11,33,300=33\n3,11=33", "1", "countdown_sheet")
+COUNTDOWN = Problem("p", "0,1,3,3,11,33,300=33", "33", "countdown")
+SHEET = Problem("p", f"{COUNTDOWN.text}\n3,11=33", "1", "countdown_sheet")
+PROBLEMS = [COUNTDOWN, SHEET, *map(sums, [33, -33, 0, 3, 3300, 10**18 - 1])]
 
 
 def boxes(text: str) -> list[str]:

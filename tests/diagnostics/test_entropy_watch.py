@@ -24,7 +24,10 @@ def test_entropy_watch_says_when_entropy_fell(write, tmp_path, capsys):
         assert "correlates with the predicted change (Corollary 4) (+" in text
 
 
-@pytest.mark.parametrize(("name", "key"), [(name, key) for name, (*_, keys) in TRAINERS.items() for key in keys])
+CASES = [(name, key) for name, (*_, keys) in TRAINERS.items() for key in keys]
+
+
+@pytest.mark.parametrize(("name", "key"), CASES)
 def test_what_entropy_may_rise_with_is_known_in_every_trainer(name, key, tmp_path, capsys):
     write, entropy, reward, keys = TRAINERS[name]
     rows = [
@@ -150,16 +153,16 @@ def test_a_fall_over_fewer_steps_than_the_test_needs_is_no_noise(tmp_path, capsy
         assert told in watch(capsys, tmp_path, entropy=line[:steps])
 
 
-@pytest.mark.parametrize(
-    ("columns", "first"),
-    [
-        ({"frac_reward_zero_std": 0.9}, "In 90% of the groups all rewards are equal (frac_reward_zero_std), so"),
-        ({"reward_std": 0.0, "reward": 1.0}, "The rewards of a group do not differ at any step (reward_std is 0)"),
-        ({"critic/score/min": -1.0, "critic/score/max": -1.0}, "The rewards of a step do not differ at any step ("),
-        ({"critic/score/mean": 0.0}, "The reward never varies: critic/score/mean is 0 at all 40 steps. "),
-        ({"frac_reward_zero_std": 0.3, "reward_std": 0.2}, "Entropy fell from 1.39 to 0.2 nats"),
-    ],
-)
+FIRST = [
+    ({"frac_reward_zero_std": 0.9}, "In 90% of the groups all rewards are equal (frac_reward_zero_std), so"),
+    ({"reward_std": 0.0, "reward": 1.0}, "The rewards of a group do not differ at any step (reward_std is 0)"),
+    ({"critic/score/min": -1.0, "critic/score/max": -1.0}, "The rewards of a step do not differ at any step ("),
+    ({"critic/score/mean": 0.0}, "The reward never varies: critic/score/mean is 0 at all 40 steps. "),
+    ({"frac_reward_zero_std": 0.3, "reward_std": 0.2}, "Entropy fell from 1.39 to 0.2 nats"),
+]
+
+
+@pytest.mark.parametrize(("columns", "first"), FIRST)
 def test_rewards_without_variance_come_first(columns, first, tmp_path, capsys):
     text = watch(capsys, tmp_path, entropy=FALLING, **columns)
     assert text.startswith(first)

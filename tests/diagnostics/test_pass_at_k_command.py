@@ -155,7 +155,8 @@ def test_lists_of_grades_are_samples(tmp_path, capsys):
     found, err = curve_of(capsys, write_lines(tmp_path / "some.jsonl", [*table, ungraded]))
     assert found == CURVE
     assert err.endswith("1 of 17 samples have no correct and are left out; 4 of 5 problems are left\n")
-    path = written(tmp_path / "all.parquet", [row | {"correct": [*map(bool, row["correct"])]} for row in table])
+    flags = [row | {"correct": [*map(bool, row["correct"])]} for row in table]
+    path = written(tmp_path / "all.parquet", flags)
     assert curve_of(capsys, path) == (CURVE, "")
     chats = [[{"role": "system", "content": "s"}, {"role": "user", "content": name}] for name in GRADES]
     two = [{"prompt": chat, "score": GRADES[name][1:3]} for name, chat in zip(GRADES, chats, strict=True)]
@@ -207,7 +208,8 @@ def test_the_same_problem_in_two_files(first, second, tmp_path, capsys):
     paths = []
     for name, key in (("one", first), ("two", second)):
         suffix = "parquet" if isinstance(key(0), float) else "jsonl"
-        paths.append(written(tmp_path / f"{name}.{suffix}", rows(problem_id=lambda place, *_, key=key: key(place))))
+        table = rows(problem_id=lambda place, *_, key=key: key(place))
+        paths.append(written(tmp_path / f"{name}.{suffix}", table))
     out, err = output(capsys, "pass-at-k", *paths)
     assert (err, curve(out, 7)) == ("", dict.fromkeys(CURVE, 0.0))
 
@@ -229,9 +231,9 @@ def test_a_problem_with_fewer_samples_is_named_as_what_ends_k(tmp_path, capsys):
 def test_grades_of_float32_are_whole_numbers_and_reach_a_threshold(tmp_path, capsys):
     nearly = np.nextafter(np.float32(1), np.float32(0))
     assert nearly < 1
-    cases = [([], 1e-9, nearly), (["--threshold", 1], 1e-9, nearly), (["--threshold", 0.7], 0.6, 0.7)]
-    for options, wrong, right in cases:
-        frame = pd.DataFrame(rows())
+    frame = pd.DataFrame(rows())
+    for threshold, wrong, right in ((None, 1e-9, nearly), (1, 1e-9, nearly), (0.7, 0.6, 0.7)):
+        options = ["--threshold", threshold] if threshold else []
         grades = np.where(frame["correct"], right, wrong).astype("float32")
         path = written(tmp_path / "all.parquet", frame.assign(correct=grades))
         assert curve_of(capsys, path, *options)[0] == CURVE
@@ -250,9 +252,11 @@ def test_half_a_surrogate_pair_is_read_in_any_column(tmp_path, capsys):
 
 def test_a_csv_file_is_read_and_its_ids_stay_text(tmp_path, capsys):
     names = {"a": "007", "b": "7", "c": "7.0", "d": 'a "quoted", one'}
-    for grades in ([0, 1], ["False", "True"], ["FALSE", "TRUE"], [-1.0, 1.0]):
-        table = graded({names[name]: [grades[grade] for grade in row] for name, row in GRADES.items()})
-        path = written(tmp_path / "all.csv", [row | {"response": f"{at}\nend"} for at, row in enumerate(table)])
+    renamed = {names[name]: grades for name, grades in GRADES.items()}
+    for values in ([0, 1], ["False", "True"], ["FALSE", "TRUE"], [-1.0, 1.0]):
+        table = graded(renamed, response=lambda *at: f"{at}\nend")
+        given = [row | {"correct": values[row["correct"]]} for row in table]
+        path = written(tmp_path / "all.csv", given)
         assert curve_of(capsys, path) == (CURVE, "")
     path.write_text("")
     assert error(capsys, "pass-at-k", path).startswith(f"{path} cannot be read: ")

@@ -3,7 +3,7 @@
 import pytest
 
 from command_line import error, output, run, write_lines
-from graded_files import CURVE, GRADES, curve_of, first_row, graded, json_rows, rows, written
+from graded_files import CURVE, GRADES, curve_of, first_row, graded, rows, written
 
 
 # ---------------------------------------------------------------- seeds and ids
@@ -20,9 +20,10 @@ def test_a_number_of_any_type_of_which_a_problem_has_one_row_is_a_sample(name, v
 
 @pytest.mark.parametrize("name", ["run_id", "trial_name", "job_id", "experiment", "seed"])
 def test_an_id_that_no_two_rows_share_names_a_sample(name, tmp_path, capsys):
-    path = write_lines(tmp_path / "all.jsonl", rows(**{name: lambda place, _, row: f"{place}__{row * 7919:08x}"}))
+    table = rows(**{name: lambda place, _, row: f"{place}__{row * 7919:08x}"})
+    path = write_lines(tmp_path / "all.jsonl", table)
     assert curve_of(capsys, path) == (CURVE, "")
-    steps = [row | {"step": step, name: f"{row[name]}{step}"} for step in (0, 20) for row in json_rows(path)]
+    steps = [row | {"step": step, name: f"{row[name]}{step}"} for step in (0, 20) for row in table]
     header = run(capsys, "pass-at-k", write_lines(path, steps)).split("\n")[0].split()
     assert header[1::3] == ["step=0", "step=20", "difference"]
 
@@ -114,7 +115,7 @@ WEAK, STRONG = {"a": [1, 0], "b": [0, 0]}, {"a": [1, 1], "b": [1, 0]}
 POLICIES = ["global_step", "checkpoint_path", "temperature", "Run Name", "method", "seed"]
 
 
-@pytest.mark.parametrize("name", [*POLICIES, "filter", "dataset"])  # or graders, or data sets with the same ids
+@pytest.mark.parametrize("name", [*POLICIES, "filter", "dataset"])  # or graders, or data sets
 def test_rows_of_two_policies_are_two_columns(name, tmp_path, capsys):
     path = write_lines(tmp_path / "all.jsonl", graded(WEAK, **{name: "x"}) + graded(STRONG, **{name: "y"}))
     named = {f"{name}=x": 25.0, f"{name}=y": 75.0}
@@ -144,7 +145,8 @@ def test_data_sets_with_other_ids_are_no_columns(tmp_path, capsys):
 @pytest.mark.parametrize("numbers", ["seed", "trial_id"])
 def test_a_number_per_sample_and_a_name_per_problem_split_nothing(numbers, tmp_path, capsys):
     columns = {numbers: lambda _, sample, __: sample, "name": lambda place, *_: "ab"[place]}
-    assert first_row(capsys, write_lines(tmp_path / "one.jsonl", graded(STRONG, **columns))) == {"k": 1, "one": 75.0}
+    path = write_lines(tmp_path / "one.jsonl", graded(STRONG, **columns))
+    assert first_row(capsys, path) == {"k": 1, "one": 75.0}
 
 
 def test_many_policies_in_a_file_are_one_line(tmp_path, capsys):

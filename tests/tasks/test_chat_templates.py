@@ -141,11 +141,9 @@ def test_the_commands_say_which_token_ends_a_turn(end, tmp_path, capfd):
     options = ["--scale", "paper", "--model", MODEL, "--results", tmp_path, "--set", f"model.path={source}", *shape]
     for command in ("model", "prompt"):
         assert main([command, *map(str, options)]) == 0
-        said = (
-            f"note: the chat template ends a turn with {end}, but the tokenizer's end token is </s>"
-            in capfd.readouterr().err
-        )
-        assert said == (end != "</s>")
+        other = "but the tokenizer's end token is </s>"
+        note = f"note: the chat template ends a turn with {end}, {other}"
+        assert (note in capfd.readouterr().err) == (end != "</s>")
 
 
 def test_the_command_shows_the_variables_and_refuses_a_template(shared_model, tmp_path, capfd):

@@ -143,17 +143,10 @@ def test_the_columns_of_verl_are_read_without_options(tmp_path):
         [{"role": "system", "content": "Be brief."}, {"role": "user", "content": f"{BEFORE}\n{n}+{n}?"}] for n in (1, 2)
     ]
     table = {"data_source": ["d"] * 2, "prompt": chats, "reward_model": [{"ground_truth": str(2 * n)} for n in (1, 2)]}
-    for name, prompts in (("out", chats), ("json", list(map(json.dumps, chats)))):
-        pd.DataFrame(table | {"prompt": prompts}).to_parquet(tmp_path / "a.parquet")
-        command = ["problems", *from_files(tmp_path / "a.parquet"), "--results", str(tmp_path / name)]
-        assert main(command) == 0
-        kept = load_problems(tmp_path / name / "smoke/data/train.parquet")
-        assert {problem.text: problem.answer for problem in kept} == {"1+1?": "2", "2+2?": "4"}
-    path = write_lines(tmp_path / "b.jsonl", [{"question": "3+3?", "extra": {"gold": "6"}}])
-    command = ["problems", *from_files(path), "--results", str(tmp_path / "other")]
-    columns = ["--set", "data.train.problem_column=question", "--set", "data.train.answer_column=extra.gold"]
-    assert main([*command, *columns]) == 0
-    assert load_problems(tmp_path / "other/smoke/data/train.parquet")[0].answer == "6"
+    pd.DataFrame(table).to_parquet(tmp_path / "a.parquet")
+    assert main(["problems", *from_files(tmp_path / "a.parquet"), "--results", str(tmp_path)]) == 0
+    kept = load_problems(tmp_path / "smoke/data/train.parquet")
+    assert {problem.text: problem.answer for problem in kept} == {"1+1?": "2", "2+2?": "4"}
 
 
 @pytest.mark.skipif(not (REAL_PROBLEMS / "dapo_slice.jsonl").exists(), reason="real problems are not on this machine")

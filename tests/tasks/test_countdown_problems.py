@@ -11,7 +11,6 @@ import pytest
 from conftest import HABITS
 from countdown import OPERATIONS, RULES, all_expressions, countdown_set, divided, grade
 from entropy_dynamics.errors import UserError
-from entropy_dynamics.tasks import Problem
 from entropy_dynamics.tasks.countdown import TASK
 from entropy_dynamics.tasks.countdown.expressions import parse_expression
 from entropy_dynamics.tasks.countdown.problems import canonical, moves, parse_problem, reachable
@@ -200,19 +199,17 @@ def test_the_toy_tokenizer_writes_every_solution(tokenizer):
 
 
 def test_sentences_state_the_same_problems_as_strings():
-    rules = {"numbers": [2, 4], "sentences": True}
-    strings, sentences = (
-        countdown_set(numbers=[2, 4], sentences=chosen).generate("p", 5, []) for chosen in (False, True)
-    )
+    strings = countdown_set(numbers=[2, 4]).generate("p", 5, [])
+    sentences = countdown_set(numbers=[2, 4], sentences=True).generate("p", 5, [])
     assert re.fullmatch(r"Make \d+ from [\d, ]+ and \d+ with \+, -, \* and /\.", sentences[0].text)
-    assert [(parse_problem(one.text), one.answer) for one in strings] == [
-        (parse_problem(one.text), one.answer) for one in sentences
-    ]
-    assert [canonical(one.text) for one in strings] == [canonical(one.text) for one in sentences]
-    solver = CountdownSolutions.model_validate({"task": "countdown", "habits": CAREFUL} | RULES | rules)
+    for string, sentence in zip(strings, sentences, strict=True):
+        assert parse_problem(sentence.text) == parse_problem(string.text)
+        assert sentence.answer == string.answer
+        assert canonical(sentence.text) == canonical(string.text)
+    solver = solutions(numbers=[2, 4], sentences=True)
     excluded = {one.text for one in strings}
     for text in islice(solver.problems(1, excluded), 20):
-        assert canonical(text) not in {canonical(each) for each in excluded}
+        assert canonical(text) not in set(map(canonical, excluded))
         response, ends = solver.solve(text, np.random.default_rng(2))
         assert ends
         assert grade(response, text).correct
@@ -222,5 +219,5 @@ def test_sentences_state_the_same_problems_as_strings():
 def test_a_sentence_in_a_file_is_a_problem():
     text = "Make 1 from 3, 5 and 7 with + and -."
     assert TASK.read_answer(1, text) == "1"
-    assert Problem("p", text, "1", "countdown").grade(r"\boxed{3+5-7}", "stop").correct
-    assert not Problem("p", text, "1", "countdown").grade(r"\boxed{7-5-1}", "stop").correct
+    assert grade(r"\boxed{3+5-7}", text).correct
+    assert not grade(r"\boxed{7-5-1}", text).correct

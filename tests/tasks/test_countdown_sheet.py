@@ -18,9 +18,8 @@ CAREFUL = dict.fromkeys(HABITS, 0.0) | {"solved": 1.0, "attempts": 1, "shortcut"
 
 
 def sheet_set(**changes) -> SheetSet:
-    return SheetSet.model_validate(
-        {"source": "countdown_sheet", "size": 50, "per_prompt": 6, "needed": 2} | RULES | changes
-    )
+    own = {"source": "countdown_sheet", "size": 50, "per_prompt": 6, "needed": 2}
+    return SheetSet.model_validate(own | RULES | changes)
 
 
 def solutions(**habits) -> SheetSolutions:

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 
 from entropy_dynamics.tasks.boxed import extract_boxed
 from grader_attacks import (
-    ANSWERS,
     BOXES,
     CANARY,
     CODE,
+    COUNTDOWN,
     FAMILIES,
     HUGE,
     PIECES,
+    PROBLEMS,
+    SHEET,
     check,
-    countdown,
-    countdown_sheet,
     evaluated,
     last_box,
     literal,
@@ -38,7 +38,6 @@ TEXTS = st.one_of(
     st.text(st.characters(codec=None), max_size=200),
     st.tuples(st.text(max_size=20), st.sampled_from([*PIECES, *HUGE])).map(lambda one: f"{one[0]}\\boxed{{{one[1]}}}"),
 )
-PROBLEMS = st.sampled_from([countdown(), countdown_sheet(), *map(sums, ANSWERS)])
 
 
 @pytest.fixture(autouse=True)
@@ -75,17 +74,17 @@ def test_boxes_agree_with_an_independent_reading(text):
 
 # ---------------------------------------------------------------- any response
 @settings(max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
-@given(TEXTS, PROBLEMS, REASONS)
+@given(TEXTS, st.sampled_from(PROBLEMS), REASONS)
 @example("\\boxed{" + "9" * 100_000 + "}", sums(33), "stop")  # more digits than int() reads
 @example("\\boxed{\x0033}", sums(33), "stop")
-@example("\\boxed{33\u200f}", countdown(), "stop")
+@example("\\boxed{33\u200f}", COUNTDOWN, "stop")
 def test_any_response(text, problem, finish_reason):
     check(text, problem, finish_reason)
 
 
 @pytest.mark.long
 @settings(max_examples=300_000, deadline=None, suppress_health_check=list(HealthCheck))
-@given(TEXTS, PROBLEMS, REASONS)
+@given(TEXTS, st.sampled_from(PROBLEMS), REASONS)
 def test_any_response_for_long(text, problem, finish_reason):
     check(text, problem, finish_reason)
 
@@ -94,14 +93,14 @@ def test_any_response_for_long(text, problem, finish_reason):
 @given(st.text(max_size=50), st.lists(st.sampled_from(PIECES), max_size=5))
 def test_the_last_box_counts_whatever_comes_before(noise, pieces):
     before = noise + "".join(pieces)
-    for problem, correct in ((sums(-33), "-33"), (countdown(), "(300/3-1)/3+0*(11+33)")):
+    for problem, correct in ((sums(-33), "-33"), (COUNTDOWN, "(300/3-1)/3+0*(11+33)")):
         check(text := f"{before} \\boxed{{{correct}}}", problem, "stop")
         assert problem.grade(text, "stop").correct
         assert not problem.grade(f"{text} \\boxed{{1}}", "stop").correct
 
 
 @pytest.mark.parametrize("code", CODE)
-@pytest.mark.parametrize("problem", [sums(33), countdown()], ids=["integers", "countdown"])
+@pytest.mark.parametrize("problem", [sums(33), COUNTDOWN], ids=["integers", "countdown"])
 def test_code_in_a_box_is_wrong(code, problem):
     found = problem.grade(f"\\boxed{{{code}}}", "stop")
     assert (found.answer, found.correct) == (None, False)
@@ -147,7 +146,7 @@ def ends_within(seconds: float, processor_seconds: float):
 
 def grade_large(unit: str, size: int) -> None:
     text = unit * (size // len(unit))
-    for problem, correct in ((sums(33), "33"), (countdown(), "33-0*(1+3+3+11+300)"), (countdown_sheet(), "")):
+    for problem, correct in ((sums(33), "33"), (COUNTDOWN, "33-0*(1+3+3+11+300)"), (SHEET, "")):
         for response in (text, f"\\boxed{{{text}}}", f"Answer: {text}"):
             problem.grade(response, "stop")
         assert not correct or problem.grade(f"{text}\\boxed{{{correct}}}", "length").correct

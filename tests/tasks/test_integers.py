@@ -113,7 +113,7 @@ def test_an_aborted_response_is_not_graded():
         grade(r"\boxed{1}", 1, "abort")
 
 
-# How an answer is written, with 33 (or 033, as on AIME's answer sheet) in its place.
+# How the answer 33 is written; 033 as on AIME's answer sheet.
 CORRECT = [
     r"\boxed{33}", r"\boxed{033}", r"$$\boxed{33}$$", "**Final Answer:** $\\boxed{33}$\n\n",
     "```latex\n\\boxed{33}\n```", "\\boxed{\n33\n}", "\\boxed\n{33}",
@@ -135,18 +135,12 @@ WRONG = [
 ]  # fmt: skip
 
 
-def written(form: str, answer: int) -> str:
-    return form.replace("033", f"{answer:03d}") if "033" in form else form.replace("33", str(answer))
-
-
 @pytest.mark.parametrize("form", [*CORRECT, *WRONG], ids=ascii)
 def test_answers_as_models_write_them(form):
-    correct = form in CORRECT
-    for answer in (7, 33, 204):
-        text = "Let me think.\n" + written(form, answer)
-        found, cut_off = grade(text, answer), grade(text, answer, "length")
-        assert found.correct is correct
-        assert found.formatted >= correct
-        assert found.answer_correct or "\\boxed" in form
-        assert not grade(text, 1000).correct
-        assert (cut_off.correct, cut_off.formatted) == (correct, False)
+    correct, text = form in CORRECT, f"Let me think.\n{form}"
+    found, cut_off = grade(text, 33), grade(text, 33, "length")
+    assert found.correct is correct
+    assert found.formatted >= correct
+    assert found.answer_correct or "\\boxed" in form
+    assert not grade(text, 1000).correct
+    assert (cut_off.correct, cut_off.formatted) == (correct, False)

@@ -56,6 +56,9 @@ def test_columns_may_have_other_names(tmp_path):
     assert read_file(path, id_column="index", **columns) == [RawProblem("a", "q", "7")]
     assert read_file(path, **columns) == [RawProblem(None, "q", "7")]
     assert read_file(path, id_column=None, **columns) == [RawProblem(None, "q", "7")]
+    write_lines(path, [{"question": "q", "extra": {"gold": "7"}}])
+    columns = {"problem_column": "question", "answer_column": "extra.gold"}
+    assert read_file(path, **columns) == [RawProblem(None, "q", "7")]
 
 
 def test_a_jsonl_line_ends_at_a_line_feed_only(tmp_path):

@@ -1,11 +1,12 @@
 """Prompts: what a chat model and a base model are given, without doubled special tokens."""
 
+from functools import partial
+
 import pandas as pd
 import pytest
 
 from command_line import output, set_to
 from conftest import MODEL, SETS
-from entropy_dynamics.cli import main
 from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.storage import save_policy
@@ -41,10 +42,8 @@ def llama_tokenizer():
 
 
 def test_chat_is_the_template_with_the_system_line_first(llama_tokenizer):
-    assert render_prompt(llama_tokenizer, PROBLEM, "chat") == (
-        "<s><|system|>Please reason step by step, and put your final answer within \\boxed{}."
-        "<|user|>What is 1+1?<|assistant|>"
-    )
+    expected = f"<s><|system|>{SYSTEM}<|user|>What is 1+1?<|assistant|>"
+    assert render_prompt(llama_tokenizer, PROBLEM, "chat") == expected
 
 
 @pytest.mark.parametrize("problem", [PROBLEM, Problem("p", "3,8=24", "24", "countdown")])
@@ -69,44 +68,42 @@ SUMS = [Problem(name, text, str(sum(map(int, text.split("+")))), "math") for nam
 
 
 @pytest.fixture
-def scale(tmp_path, shared_model, tokenizer):
-    """`scale(limit, ...)`: the laptop's config with that limit, and a layout with SUMS and an untrained model."""
+def layout(tmp_path, shared_model, tokenizer):
+    """With SUMS and an untrained model."""
     layout = Layout.of("laptop", tmp_path)
     write_problems(layout.problems("train"), SUMS)
     save_policy(shared_model, tokenizer, layout.model(MODEL, 0))
-
-    def make(limit, *overrides):
-        overrides = [f"sampling.max_prompt_tokens={limit}", "sampling.max_new_tokens=4", *overrides]
-        return load_config("laptop", MODEL, "grpo", overrides), layout
-
-    return make
+    return layout
 
 
-def lengths(config, tokenizer):
-    return [len(prompt.token_ids) for prompt in make_prompts(config, tokenizer, SUMS)]
+def limited(limit):
+    return f"sampling.max_prompt_tokens={limit}", "sampling.max_new_tokens=4"
 
 
-def test_training_leaves_long_prompts_out_and_a_test_set_does_not_shrink(scale, tokenizer):
-    every, _ = scale(1000)
-    limit = lengths(every, tokenizer)[3]
-    assert lengths(every, tokenizer) == [limit + 6, limit - 2, limit + 8, limit]
-    config, _ = scale(limit)
+def config_with(limit, *overrides):
+    return load_config("laptop", MODEL, "grpo", [*limited(limit), *overrides])
+
+
+def lengths(tokenizer):
+    return [len(prompt.token_ids) for prompt in make_prompts(config_with(1000), tokenizer, SUMS)]
+
+
+def test_training_leaves_long_prompts_out_and_a_test_set_does_not_shrink(tokenizer):
+    limit = lengths(tokenizer)[3]
+    assert lengths(tokenizer) == [limit + 6, limit - 2, limit + 8, limit]
+    config = config_with(limit)
     left = make_prompts(config, tokenizer, SUMS, drop_long=True)
     assert [prompt.problem_id for prompt in left] == ["short", "fits"]  # a prompt at the limit is within it
     assert left == make_prompts(config, tokenizer, [SUMS[1], SUMS[3]])
-    over = (
-        rf"^2 of 4 prompts are over the limit sampling.max_prompt_tokens = {limit}: .* longer, has {limit + 8} tokens$"
-    )
-    with pytest.raises(UserError, match=over):
+    over = f"^2 of 4 prompts are over the limit sampling.max_prompt_tokens = {limit}: "
+    with pytest.raises(UserError, match=rf"{over}.* longer, has {limit + 8} tokens$"):
         make_prompts(config, tokenizer, SUMS)
-    none, _ = scale(limit - 3)
     with pytest.raises(UserError, match=f"^4 of 4 prompts are over .* = {limit - 3}: the longest, "):
-        make_prompts(none, tokenizer, SUMS, drop_long=True)
+        make_prompts(config_with(limit - 3), tokenizer, SUMS, drop_long=True)
 
 
-def test_a_problem_whose_prompt_is_too_long_has_no_rate(scale, tokenizer):
-    limit = lengths(scale(1000)[0], tokenizer)[3]
-    config, layout = scale(limit, "pass_rates.low=null", "pass_rates.high=null")
+def test_a_problem_whose_prompt_is_too_long_has_no_rate(layout, tokenizer):
+    config = config_with(lengths(tokenizer)[3], "pass_rates.low=null", "pass_rates.high=null")
     measure_pass_rates(config, layout)
     frame = pd.read_parquet(layout.pass_rates(0))
     assert frame["problem_id"].tolist() == [one.id for one in SUMS]
@@ -116,67 +113,55 @@ def test_a_problem_whose_prompt_is_too_long_has_no_rate(scale, tokenizer):
     assert frame["correct"].dtype == frame["samples"].dtype == int
 
 
-def test_a_training_run_counts_them(scale, tokenizer, tmp_path, capfd):
-    limit = lengths(scale(1000)[0], tokenizer)[3]
-    _, layout = scale(limit)
+def test_a_training_run_counts_them(layout, tokenizer, tmp_path, capfd):
+    limit = lengths(tokenizer)[3]
     write_json(layout.model(MODEL, 0) / "model.json", {})
     for name in SETS:
         write_problems(layout.problems(name), [Problem("v", "2+2", "4", "math")])
     write_parquet(layout.pass_rates(0), pd.DataFrame({"problem_id": [one.id for one in SUMS], "rate": 0.5}))
-    settings = (f"sampling.max_prompt_tokens={limit}", "sampling.max_new_tokens=4", "training.steps=1")
-    settings += ("training.prompts_per_step=2", "training.group_size=2", "training.validation_problems=1")
+    step = ("training.steps=1", "training.prompts_per_step=2", "training.group_size=2")
+    settings = set_to([*limited(limit), *step, "training.validation_problems=1"])
     run = ["train", "--model", MODEL, "--method", "grpo", "--seed", "0", "--results", tmp_path]
-    _, err = output(capfd, *run, *set_to(settings))
+    _, err = output(capfd, *run, *settings)
     assert f"note: 2 of 4 training problems are left out: their prompts are over {limit} tokens\n" in err
 
 
 # ---------------------------------------------------------------- the command
 @pytest.fixture
-def command(scale, tmp_path, capfd):
-    """`command(...)`: `entropy-dynamics prompt` of MODEL -> (exit code, stdout, stderr)."""
-    _, layout = scale(1000)
+def command(layout, tmp_path, capfd):
+    """`command(...)`: `entropy-dynamics prompt` of MODEL -> stdout, stderr."""
     for name in SETS:
-        write_problems(
-            layout.problems(name),
-            [Problem(f"{name}-{number}", f"4+{4 + number}", str(8 + number), "math") for number in range(2)],
-        )
+        problems = [Problem(f"{name}-{n}", f"4+{4 + n}", str(8 + n), "math") for n in range(2)]
+        write_problems(layout.problems(name), problems)
 
-    def run(*arguments):
-        code = main(["prompt", "--model", MODEL, "--results", str(tmp_path), *arguments])
-        return code, *capfd.readouterr()
-
-    return run
+    return partial(output, capfd, "prompt", "--model", MODEL, "--results", tmp_path)
 
 
 def test_the_command_prints_what_the_model_gets(command):
-    code, out, err = command()
-    assert (code, out) == (0, "<user>1+1+1+1+1+1<assistant>\n")
-    assert err == "long of train: 13 tokens (limit 40)\n"
-    assert command("--problem", "aime25-1")[1:] == (
-        "<user>4+5<assistant>\n",
-        "aime25-1 of aime25: 5 tokens (limit 40)\n",
-    )
+    assert command() == ("<user>1+1+1+1+1+1<assistant>\n", "long of train: 13 tokens (limit 40)\n")
+    out, err = command("--problem", "aime25-1")
+    assert (out, err) == ("<user>4+5<assistant>\n", "aime25-1 of aime25: 5 tokens (limit 40)\n")
 
 
 def test_the_command_for_a_base_model(command):
-    _, out, err = command("--set", "model.prompt_format=completion", "--problem", "short")
+    out, err = command("--set", "model.prompt_format=completion", "--problem", "short")
     assert out == f"System:{SYSTEM}\nUser:\n1+2\nAssistant:\n"
     assert int(err.split()[3]) == len(out) - len(r"\boxed{") + 1  # one token a character, and one for that
 
 
-def test_the_command_without_a_tokenizer_shows_the_messages(command, tmp_path):
-    (Layout.of("laptop", tmp_path).model(MODEL, 0) / "tokenizer_config.json").unlink()
-    code, out, err = command("--problem", "short")
-    assert (code, out) == (0, f"[system]\n{SYSTEM}\n[user]\n1+2\n")
+def test_the_command_without_a_tokenizer_shows_the_messages(command, layout, tmp_path):
+    (layout.model(MODEL, 0) / "tokenizer_config.json").unlink()
+    out, err = command("--problem", "short")
+    assert out == f"[system]\n{SYSTEM}\n[user]\n1+2\n"
     made = f"model --model {MODEL} --seed 0 --scale laptop --results {tmp_path}"
     assert err.startswith("short of train: a preview, since there is no tokenizer in ")
     assert err.endswith(f"; make it with: entropy-dynamics {made}\n")
 
 
 def test_the_command_names_the_nearest_problem(command):
-    code, out, err = command("--problem", "aime25-3")
-    assert (code, out, err.count("\n")) == (2, "", 1)
+    out, err = command("--problem", "aime25-3", code=2)
+    assert (out, err.count("\n")) == ("", 1)
     assert "no problem 'aime25-3'" in err
     assert "the ids are like 'aime25-" in err
-    assert "no problem 'foo' in " in (err := command("--problem", "foo")[2])
+    assert "no problem 'foo' in " in (err := command("--problem", "foo", code=2)[1])
     assert err.endswith("; the ids are like 'long'\n")

@@ -220,34 +220,25 @@ def test_a_demonstration_is_correct_and_shows_the_steps_of_a_sum():
         assert response.count(" = ") == (2 if "chain_sum" in problem.answer else 0)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "(3+4)*5", "x*exp(2*x) + C", "2x + x! + 0.5", "P and not Q", "_ Q\nQ _",
-        "['A', '-4.0', 'x!']", "[[1, 0], [0, 1]]",
-    ],
-)  # fmt: skip
-def test_what_only_computes_is_evaluated(text):
+COMPUTES = [
+    "(3+4)*5", "x*exp(2*x) + C", "2x + x! + 0.5", "P and not Q", "_ Q\nQ _",
+    "['A', '-4.0', 'x!']", "[[1, 0], [0, 1]]",
+]  # fmt: skip
+ACTS = [
+    "open('x', 'w')", "__import__('os')", "(1).__class__", "sin('open(1)')",
+    "[sin(1) for sin in [open]]", "exit()!",
+    # SymPy also evaluates strings
+    r"'open\x281\x29'", r"[['open\x281\x29']]", r"'open\x281\x29' + x!", "b'1'",
+    "'open' + '%c' % 40 + '1' + '%c' % 41", "f'open{40:c}1{41:c}'",
+    "open.__doc__[4]", "open.__doc__[4] + x!",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", [*COMPUTES, *ACTS])
+def test_only_what_computes_is_evaluated(text):
     from entropy_dynamics.tasks.reasoning_gym.check import harmless
 
-    assert harmless(text)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "open('x', 'w')", "__import__('os')", "(1).__class__", "sin('open(1)')",
-        "[sin(1) for sin in [open]]", "exit()!",
-        # SymPy also evaluates strings
-        r"'open\x281\x29'", r"[['open\x281\x29']]", r"'open\x281\x29' + x!", "b'1'",
-        "'open' + '%c' % 40 + '1' + '%c' % 41", "f'open{40:c}1{41:c}'",
-        "open.__doc__[4]", "open.__doc__[4] + x!",
-    ],
-)  # fmt: skip
-def test_no_answer_that_is_evaluated_does_anything(text):
-    from entropy_dynamics.tasks.reasoning_gym.check import harmless
-
-    assert not harmless(text)
+    assert harmless(text) is (text in COMPUTES)
 
 
 def test_a_string_in_an_answer_is_no_code(tmp_path):

@@ -3,7 +3,6 @@
 import json
 import re
 import subprocess
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -30,28 +29,20 @@ def commands(section: str) -> list[str]:
 
 
 @pytest.fixture
-def project(tmp_path) -> tuple[Path, dict[str, str]]:
-    """A copy of the project, with the page's task in its package and the page's scale, and its environment."""
+def project(tmp_path, monkeypatch):
+    """A copy of the project with the page's scale and task, which is here too; its environment."""
     project = copy_project(tmp_path)
     environment = with_package(project)
     (task := project / "src/entropy_dynamics/tasks/reverse").mkdir()
     (task / "__init__.py").write_text(block("python"))
     (project / "configs/scale/reverse.yaml").write_text(block("yaml"))
-    return project, environment
-
-
-@pytest.fixture
-def with_example(project, monkeypatch):
-    """The page's task in the package of this process."""
-    folder, _ = project
-    monkeypatch.chdir(folder)
-    monkeypatch.setattr(tasks, "__path__", [*tasks.__path__, str(folder / "src/entropy_dynamics/tasks")])
+    monkeypatch.chdir(project)
+    monkeypatch.setattr(tasks, "__path__", [*tasks.__path__, str(task.parent)])
     tasks.tasks.cache_clear()
-    yield
+    yield project, environment
     tasks.tasks.cache_clear()
 
 
-@pytest.mark.usefixtures("with_example")
 def test_the_example_is_a_task_and_runs_to_its_end(project, capsys):
     """Each command as printed; the last one adds the other run, here of one seed."""
     folder, environment = project
