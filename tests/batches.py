@@ -8,11 +8,12 @@ from entropy_dynamics.sampling import Prompt, Rollout
 from entropy_dynamics.training.batch import RolloutBatch
 
 
-def stats_of(logp=None, entropy=None) -> TokenStats:
-    given = logp if entropy is None else entropy
-    zero = torch.zeros_like(torch.as_tensor(given, dtype=torch.float32))
-    logp, entropy = (zero if x is None else torch.as_tensor(x, dtype=torch.float32) for x in (logp, entropy))
-    return TokenStats(logp, entropy, zero, zero, **second_pass(logp))
+def stats_of(logp=None, entropy=None, s_star=None, s_expected=None) -> TokenStats:
+    """Those that are not given are 0."""
+    given = [None if x is None else torch.as_tensor(x).float() for x in (logp, entropy, s_star, s_expected)]
+    zero = torch.zeros_like(next(x for x in given if x is not None))
+    logp, *others = (zero if x is None else x for x in given)
+    return TokenStats(logp, *others, **second_pass(logp))
 
 
 def second_pass(logp) -> dict[str, torch.Tensor]:

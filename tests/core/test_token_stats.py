@@ -45,8 +45,6 @@ def make_logits(rows, vocabulary, kind="random", seed=0):
 
 
 # ---------------------------------------------------------------- values
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("kind", ["random", "uniform", "peaked", "far from zero"])
 def test_logits_of_every_dtype(kind, dtype):
@@ -61,14 +59,18 @@ def test_logits_of_every_dtype(kind, dtype):
     )
 
 
+WORKED_P = torch.tensor([0.7, 0.2, 0.1])
+WORKED_S_STAR = torch.tensor([0.311601, -0.161524, -0.150077])
+
+
 def test_worked_values():
-    logits = torch.tensor([0.7, 0.2, 0.1]).log().expand(3, 3)
-    stats = token_stats(logits, torch.arange(3))
-    torch.testing.assert_close(stats.entropy, torch.full((3,), 0.801819), rtol=0, atol=2e-6)
-    torch.testing.assert_close(stats.s_star, torch.tensor([0.311601, -0.161524, -0.150077]), rtol=0, atol=2e-6)
-    torch.testing.assert_close(stats.s_expected, torch.full((3,), 0.170808), rtol=0, atol=2e-6)
-    torch.testing.assert_close(stats.s_centered, torch.tensor([0.140793, -0.332332, -0.320885]), rtol=0, atol=2e-6)
-    torch.testing.assert_close(stats.logp.exp(), torch.tensor([0.7, 0.2, 0.1]))
+    stats = token_stats(WORKED_P.log().expand(3, 3), torch.arange(3))
+    expected = {"entropy": torch.full((3,), 0.801819), "s_expected": torch.full((3,), 0.170808)}
+    expected["s_centered"] = torch.tensor([0.140793, -0.332332, -0.320885])
+    expected["s_star"] = WORKED_S_STAR
+    for name, values in expected.items():
+        torch.testing.assert_close(getattr(stats, name), values, rtol=0, atol=2e-6)
+    torch.testing.assert_close(stats.logp.exp(), WORKED_P)
     assert [*stats.columns()] == ["logp", "entropy", "s_star", "s_expected"]
     assert torch.equal(stats.map(torch.neg).entropy, -stats.entropy)
 
@@ -76,11 +78,11 @@ def test_worked_values():
 @pytest.mark.parametrize("s_expected", [None, torch.full((3,), 0.25).double()])
 def test_statistics_of_a_trainers_log_are_the_worked_values(s_expected):
     """Logged in float64, with a graph. E[S] does not follow from log p and H."""
-    logp = torch.tensor([0.7, 0.2, 0.1]).double().log().requires_grad_()
+    logp = WORKED_P.double().log().requires_grad_()
     stats = TokenStats.from_logged(logp, -(logp.exp() * logp).sum().expand(3), s_expected)
     for column in stats.columns().values():
         assert (column.dtype, column.requires_grad) == (torch.float32, False)
-    torch.testing.assert_close(stats.s_star, torch.tensor([0.311601, -0.161524, -0.150077]), rtol=0, atol=2e-6)
+    torch.testing.assert_close(stats.s_star, WORKED_S_STAR, rtol=0, atol=2e-6)
     assert stats.s_expected.nan_to_num(-1).tolist() == [-1 if s_expected is None else 0.25] * 3
 
 
@@ -117,21 +119,17 @@ def test_hidden_states_and_a_weight(rows, vocabulary, entropy_gradient):
 
 
 def test_leading_shapes_are_kept():
+    """Also those of the usual shift, logits[:, :-1] against tokens[:, 1:], not contiguous."""
     logits, tokens = make_logits(24, 30)
     flat = token_stats(logits, tokens)
     shaped = token_stats(logits.view(2, 3, 4, 30), tokens.view(2, 3, 4))
+    shifted = logits.view(4, 6, 30)[:, :-1], tokens.view(4, 6)[:, 1:]
     alone = token_stats(logits[5], tokens[5])
     for name in FIELDS:
         assert torch.equal(getattr(shaped, name), getattr(flat, name).view(2, 3, 4))
         torch.testing.assert_close(getattr(alone, name), getattr(flat, name)[5])
+    check(token_stats(*shifted), brute_force(*shifted))
     assert token_stats(logits[:0], tokens[:0]).logp.shape == (0,)
-
-
-def test_a_slice_of_the_logits_gives_the_slice_of_the_statistics():
-    """The usual shift, logits[:, :-1] against tokens[:, 1:], is not contiguous."""
-    logits, tokens = make_logits(24, 30)
-    logits, tokens = logits.view(4, 6, 30), tokens.view(4, 6)
-    check(token_stats(logits[:, :-1], tokens[:, 1:]), brute_force(logits[:, :-1], tokens[:, 1:]))
 
 
 def test_logits_in_another_order_in_memory_have_the_same_gradient():
@@ -183,7 +181,6 @@ def test_bounds_and_identities(values):
 
 
 # ---------------------------------------------------------------- wide vocabularies, streamed in tiles
-
 # one tile of many rows; several tiles, the last not full
 WIDE = [5003, 151_936, 200_001]
 
@@ -225,8 +222,6 @@ def test_minus_infinity_is_a_token_that_is_not_there(vocabulary, entropy_gradien
 
 
 # ---------------------------------------------------------------- gradients
-
-
 @pytest.mark.parametrize("temperature", [0.7, 1.0, 2.0])
 @pytest.mark.parametrize(("rows", "dtype"), [(6, torch.float32), (2500, torch.float32), (20, torch.bfloat16)])
 def test_gradient_of_logp_from_logits(rows, dtype, temperature):
@@ -256,8 +251,6 @@ def test_only_logp_carries_a_gradient(form):
 
 
 # ---------------------------------------------------------------- memory
-
-
 class Allocations(TorchDispatchMode):
     """Sizes, in elements, of the storages that operations return and that were not there before."""
 

@@ -13,7 +13,9 @@ from project_copy import ROOT
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 
-POINTERS = {"tokens": "*i64", "z": None, "out": "*bf16"}  # None: of the element type
+INTEGERS = ("rows", "vocabulary", "chunk", "stride", "first", "width", "out_stride")
+TYPES = {"tokens": "*i64", "out": "*bf16", "scale": "fp32", "temperature": "fp32"}  # others: *fp32
+TYPES |= dict.fromkeys(INTEGERS, "i32")
 ODD = ("scale", "temperature", "first", "chunk")  # not known to be multiples of 16
 
 
@@ -35,16 +37,8 @@ def compiled(tmp_path, name: str, dtype: str, arch: int, **constants: int) -> tu
 
     warps = constants.pop("warps")
     function = getattr(kernels(), name)
-    kinds = {"scale": "fp32", "temperature": "fp32"}
-    integers = ("rows", "vocabulary", "chunk", "stride", "first", "width", "out_stride")
-    signature = {}
-    for argument in function.arg_names:
-        if argument in constants:
-            signature[argument] = "constexpr"
-        elif argument in POINTERS:
-            signature[argument] = POINTERS[argument] or f"*{dtype}"
-        else:
-            signature[argument] = kinds.get(argument, "i32" if argument in integers else "*fp32")
+    types = TYPES | {"z": f"*{dtype}"} | dict.fromkeys(constants, "constexpr")
+    signature = {argument: types.get(argument, "*fp32") for argument in function.arg_names}
     aligned = [argument not in constants and argument not in ODD for argument in function.arg_names]
     hints = {(place,): [["tt.divisibility", 16]] for place, is_aligned in enumerate(aligned) if is_aligned}
     with warnings.catch_warnings():

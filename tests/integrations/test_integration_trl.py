@@ -293,14 +293,8 @@ def test_what_a_loss_mask_cannot_carry_is_one_clear_error(build, method, params,
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"method": "clip_bb"}, "unknown method 'clip_bb'; did you mean 'clip_b'?"),
         ({"method": "cispo"}, "cispo is more than token weights (it has its own token_loss), so TRL cannot run it"),
         ({"method": "clip_b", "through": "mask"}, "through is 'mask'; it should be one of advantages, loss_mask"),
-        (
-            {"method": "clip_b", "share": 0.02, "mu": 1.0},
-            "method clip_b: give share or mu, not both: share replaces mu, mu_plus",
-        ),
-        ({"method": "clip_b", "clip_high": 0.3}, "clip_high belongs to the loss, which is TRL's: set it there"),
     ],
 )
 def test_what_trl_cannot_run_is_one_clear_error(arguments, message):

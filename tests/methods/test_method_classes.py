@@ -14,8 +14,6 @@ import torch
 from conftest import ROOT
 from entropy_dynamics.config import known_names
 from entropy_dynamics.core.token_stats import TokenStats
-from entropy_dynamics.errors import UserError
-from entropy_dynamics.integrations.common import token_weight_method
 from entropy_dynamics.methods import Method, load_method, method, method_types
 from method_contracts import contracts, declared
 from mistakes import mistake
@@ -87,12 +85,6 @@ def test_what_a_method_inherits_counts_as_its_own():
 @pytest.mark.parametrize("name", sorted(method_types()))
 def test_a_method_declares_what_it_reads_and_where_it_acts(name):
     assert contracts(load_method(name)) == declared(load_method(name))
-
-
-def test_a_method_with_state_of_its_own_is_no_token_weight():
-    """Hosts do not call `observe`, so its state would never change."""
-    with pytest.raises(UserError, match=r"^entrocraft is more than token weights \(it has its own observe\)"):
-        token_weight_method("entrocraft", {}, "TRL")
 
 
 @pytest.mark.parametrize(

@@ -5,23 +5,16 @@ import math
 import pytest
 import torch
 
-from batches import random_batch, seeded
-from entropy_dynamics.core.token_stats import TokenStats
+from batches import random_batch, seeded, stats_of
 from entropy_dynamics.methods import load_method
 
 S_STAR_METHODS = [f"s_star_{m}_{s}_{g}" for m in ("keep", "mask") for s in ("pos", "neg") for g in ("gt", "lt")]
 CLIPPING_METHODS = ["clip_b", "clip_b_paper", "clip_v", "clip_v_paper"]
 
 
-def stats_of(s_star, s_expected=None) -> TokenStats:
-    s_star = torch.as_tensor(s_star, dtype=torch.float32)
-    zero = torch.zeros_like(s_star)
-    return TokenStats(zero, zero, s_star, zero if s_expected is None else torch.as_tensor(s_expected).float())
-
-
 def weights_of(method, s_star, advantages, mask=None, s_expected=None) -> list[list[float]]:
     """token_weights with one advantage per row."""
-    stats = stats_of(s_star, s_expected)
+    stats = stats_of(s_star=s_star, s_expected=s_expected)
     advantages = torch.tensor(advantages, dtype=torch.float32)[:, None].expand(stats.s_star.shape)
     mask = torch.ones_like(stats.s_star) if mask is None else torch.tensor(mask, dtype=torch.float32)
     weights = method.token_weights(stats, advantages, mask)
@@ -74,9 +67,10 @@ def test_a_token_exactly_at_the_bound_is_kept(name):
 
 
 @pytest.mark.parametrize("name", CLIPPING_METHODS)
+@pytest.mark.parametrize("bounds", [{"mu": 0.0, "mu_plus": 0.0}, {"share": 1.0}])
 @pytest.mark.parametrize("value", [0.0, 0.1, -0.3])
-def test_without_a_spread_nothing_is_dropped(name, value):
-    method = load_method(name, mu=0.0, mu_plus=0.0)
+def test_without_a_spread_nothing_is_dropped(name, bounds, value):
+    method = load_method(name, **bounds)
     assert weights_of(method, [[value] * 7], [-1.0]) == [[1.0] * 7]
     assert weights_of(method, [[value, 5.0]], [-1.0], [[1, 0]]) == [[1.0, 0.0]]  # one token has no spread either
     assert weights_of(method, [[value, 5.0]], [-1.0], [[0, 0]]) == [[0.0, 0.0]]
@@ -150,54 +144,6 @@ def test_the_cap_is_a_share_of_response_tokens_and_tokens_without_advantage_stan
 
 
 # ---------------------------------------------------------------- a share of the tokens
-# Ten response tokens (the last place is padding): mean 0, and three tokens of the first row are below it.
-BELOW = [[-3.0, -1.0, 4.0, -2.0, 0.0, 1.0], [-9.0, 0.0, 5.0, 5.0, -50.0, -50.0]]
-RESPONSES = [[1] * 6, [1] * 4 + [0] * 2]
-SHARES = [
-    (0.2, [0, 1, 1, 0, 1, 1]),
-    (0.29, [0, 1, 1, 0, 1, 1]),  # 2.9 tokens, rounded down
-    (0.3, [0, 0, 1, 0, 1, 1]),
-    (0.01, [0, 1, 1, 1, 1, 1]),  # never fewer than one
-    (1.0, [0, 0, 1, 0, 1, 1]),  # 0.0 is not below the mean, and 4.0 and 1.0 are above it
-]
-
-
-@pytest.mark.parametrize("name", CLIPPING_METHODS)
-@pytest.mark.parametrize(("share", "first"), SHARES)
-def test_a_share_drops_the_lowest_tokens_of_negative_samples(name, share, first):
-    """Of Clip_V, the scores are S* - E[S], where S* has the opposite order."""
-    scores, kept = torch.tensor(BELOW), [1, 1, 1, 1, 0, 0]
-    s_star, s_expected = (-scores, -2 * scores) if "_v" in name else (scores, 9 * scores)
-    method = load_method(name, share=share)
-    assert weights_of(method, s_star, [-0.5, 2.0], RESPONSES, s_expected) == [first, kept]
-
-
-@pytest.mark.parametrize(
-    ("apply_to", "first", "second"),
-    [("positive", [1] * 6, [0, 1, 1, 1, 0, 0]), ("both", [0, 1, 1, 1, 1, 1], [0, 1, 1, 1, 0, 0])],
-)
-def test_a_share_of_other_samples(apply_to, first, second):
-    method = load_method("clip_b", share=0.2, apply_to=apply_to)
-    assert weights_of(method, BELOW, [-0.5, 2.0], RESPONSES) == [first, second]
-
-
-@pytest.mark.parametrize("name", CLIPPING_METHODS)
-def test_a_share_is_below_the_mean_where_all_scores_have_one_sign(name):
-    """S_c = -3, -3, -3, -1: the mean is -2.5, so that -1 is above it. Of equal tokens the first ones are dropped."""
-    for share, dropped in ((0.5, 2), (0.75, 3), (1.0, 3)):
-        weights = weights_of(load_method(name, share=share), [[-3.0, -3.0, -3.0, -1.0]], [-1.0])
-        assert weights == [[0.0] * dropped + [1.0] * (4 - dropped)]
-    assert weights_of(load_method(name, share=1.0), [[3.0, 1.0, 3.0]], [-1.0]) == [[1, 0, 1]]
-
-
-@pytest.mark.parametrize("name", CLIPPING_METHODS)
-def test_a_share_of_tokens_without_a_spread_or_without_negative_samples_is_empty(name):
-    method = load_method(name, share=1.0)
-    for value in (0.0, 0.1, -0.3):
-        assert weights_of(method, [[value] * 7], [-1.0]) == [[1.0] * 7]
-    assert weights_of(method, BELOW, [0.0, 2.0], RESPONSES) == RESPONSES
-
-
 def test_a_share_counts_whole_tokens_whatever_its_binary_fraction():
     """0.29 * 100 is 28.999999999999996 in floating point."""
     scores = torch.arange(100.0)[None]
@@ -206,28 +152,34 @@ def test_a_share_counts_whole_tokens_whatever_its_binary_fraction():
 
 
 @pytest.mark.parametrize("name", CLIPPING_METHODS)
+@pytest.mark.parametrize("apply_to", ["negative", "positive", "both"])
 @pytest.mark.parametrize("share", [0.002, 0.02, 0.1, 0.3, 1.0])
-def test_a_share_by_its_definition(name, share):
-    method = load_method(name, share=share)
-    for seed in range(10):
+def test_a_share_by_its_definition(name, share, apply_to):
+    """The lowest tokens below the mean, of equal ones the first; rounded down, but never fewer than one."""
+    method = load_method(name, share=share, apply_to=apply_to)
+    for seed in range(5):
         s_star, s_expected, advantages, mask = random_scores(seed, rows=20)
         s_star[:, ::5] = -0.1  # ties
-        stats = stats_of(s_star, s_expected)
-        weights = method.token_weights(stats, advantages, mask)
-        scores = (stats.s_centered if "_v" in name else stats.s_star).double()
+        if seed % 2:  # of one sign: the mean is far from zero
+            s_star -= s_star.max() + 1
+        given = s_star, s_expected, advantages, mask
+        weights = share_of(method, *given)
+        scores = (s_star - s_expected if "_v" in name else s_star).double()
         mean = scores[mask].mean().item()
-        of_negative = (mask & (advantages < 0)).flatten().tolist()
-        ordered = sorted((score, place) for place, score in enumerate(scores.flatten().tolist()) if of_negative[place])
+        signs = {"negative": (-1,), "positive": (1,), "both": (-1, 1)}[apply_to]
+        chosen = mask & torch.isin(advantages.sign(), torch.tensor(signs))
+        ordered = sorted((scores[at].item(), at) for at in map(tuple, chosen.nonzero().tolist()))
         count = max(int(share * int(mask.sum())), 1)
-        lowest = [place for score, place in ordered if score < mean][:count]
+        lowest = [list(at) for score, at in ordered if score < mean][:count]
         assert lowest
-        assert (mask.flatten() & (weights == 0).flatten()).nonzero().flatten().tolist() == sorted(lowest)
+        assert (mask & (weights == 0)).nonzero().tolist() == sorted(lowest)
 
-        padded = method.token_weights(
-            stats.map(lambda x: torch.nn.functional.pad(x, (3, 4))),
-            *(torch.nn.functional.pad(x, (3, 4)) for x in (advantages, mask)),
-        )
+        padded = share_of(method, *(torch.nn.functional.pad(x, (3, 4)) for x in given))
         assert torch.equal(padded[:, 3:-4], weights)
+
+
+def share_of(method, s_star, s_expected, advantages, mask):
+    return method.token_weights(stats_of(s_star=s_star, s_expected=s_expected), advantages, mask)
 
 
 @pytest.mark.parametrize("name", CLIPPING_METHODS)
@@ -237,6 +189,9 @@ def test_a_share_stands_alone(name):
     assert (method.mu, method.mu_plus) == (None, math.inf)
     assert load_method(name, **method.model_dump()) == method
     assert load_method(name, **load_method(name).model_dump()).mu == load_method(name).mu > 0
+    assert weights_of(method, [[-9.0, 1.0]] * 2, [0.0, 2.0]) == [[1.0, 1.0]] * 2  # no negative sample
+    share = load_method(name, share=1.0)
+    assert weights_of(share, [[-1.0, 0.0, 1.0]], [-1.0]) == [[0.0, 1.0, 1.0]]  # the mean itself is not below it
 
 
 # ---------------------------------------------------------------- the S* ablations
@@ -245,10 +200,9 @@ def test_ablations_by_their_definition(name):
     _, _, mode, samples, side = name.split("_")
     s_star, _, advantages, mask = random_scores(seed=1)
     s_star[:, ::7] = 0.0  # neither > 0 nor < 0
-    weights = load_method(name).token_weights(stats_of(s_star), advantages, mask)
-    for row in range(s_star.shape[0]):
-        for token in range(s_star.shape[1]):
-            s, a, response = s_star[row, token].item(), advantages[row, token].item(), mask[row, token].item()
-            chosen = ((a > 0) if samples == "pos" else (a < 0)) and ((s > 0) if side == "gt" else (s < 0))
-            expected = response and (chosen if mode == "keep" else not chosen)
-            assert weights[row, token].item() == float(expected)
+    weights = load_method(name).token_weights(stats_of(s_star=s_star), advantages, mask)
+    values = (x.flatten().tolist() for x in (weights, s_star, advantages, mask))
+    for weight, s, a, response in zip(*values, strict=True):
+        chosen = ((a > 0) if samples == "pos" else (a < 0)) and ((s > 0) if side == "gt" else (s < 0))
+        expected = response and (chosen if mode == "keep" else not chosen)
+        assert weight == float(expected)

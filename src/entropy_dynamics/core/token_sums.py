@@ -115,15 +115,15 @@ def _sums_of_logits(logits: Float[Tensor, "rows vocab"], temperature: float) -> 
     count = math.ceil(vocabulary / tiles.TILE_ELEMENTS)
     width = math.ceil(vocabulary / count)
     x, e = torch.empty(2, max(1, tiles.TILE_ELEMENTS // width), width)
-    columns: tuple[list[Tensor], ...] = ([], [], [], [], [])
+    sums = []
     for block in logits.split(len(x)):
         for tile in block.split(width, -1):
             full = tile.shape == x.shape  # slicing the buffers for every tile would cost 5 % of the time
             buffers = (x, e) if full else (x[: len(tile), : tile.shape[1]], e[: len(tile), : tile.shape[1]])
-            for column, value in zip(columns, _tile_sums(tile, temperature, *buffers), strict=True):
-                column.append(value)
+            sums.append(_tile_sums(tile, temperature, *buffers))
     # With several tiles per row, a block is one row, so the order is always [rows, tiles].
-    return torch.stack([torch.cat(column) for column in columns]).view(5, len(logits), count).permute(2, 0, 1)
+    columns = torch.stack([torch.cat(column) for column in zip(*sums, strict=True)])
+    return columns.view(5, len(logits), count).permute(2, 0, 1)
 
 
 def _sums_of_hidden(

@@ -12,6 +12,7 @@ from mistakes import mistake
 from reference import assert_close, batch_of, gradients, log_probabilities, slow_advantages
 
 VOCABULARY, TEMPERATURE = 11, 0.7
+TOKENS, ADVANTAGES = torch.tensor([0, 3, 5, 7, 9, 10]), torch.tensor([1.0, -2.0, 0.5, 0.0, -1.0, 3.0]).double()
 RATIOS = ("none", "truncated", "masked")
 WEIGHTS = {
     "none": torch.ones_like,
@@ -57,36 +58,32 @@ def test_its_gradient_is_that_of_the_whole_sum(top, ratios):
         p = (hidden @ head.T / TEMPERATURE).softmax(-1)
         inside = torch.zeros_like(p).scatter(-1, among, 1.0)
         q = torch.where(inside > 0, q, p * ((1 - (q * inside).sum(-1)) / (1 - (p * inside).sum(-1)))[:, None])
-    tokens, advantages = torch.tensor([0, 3, 5, 7, 9, 10]), torch.tensor([1.0, -2.0, 0.5, 0.0, -1.0, 3.0]).double()
-    assert 0 < int((WEIGHTS["masked"](p_over(hidden, head, q)) == 0).sum()) < q.numel()  # some ratios are cut
+    ratio = (hidden @ head.T / TEMPERATURE).softmax(-1) / q
+    assert 0 < int((WEIGHTS["masked"](ratio) == 0).sum()) < q.numel()  # some ratios are cut
     found = []
     for mine in (True, False):
         states, weight = hidden.clone().requires_grad_(), head.clone().requires_grad_()
         if mine:
-            losses = of_the_method(method, states, weight, tokens, advantages, among, q)
+            losses = of_the_method(method, states, weight, TOKENS, ADVANTAGES, among, q)
         else:
-            losses = centered((states @ weight.T / TEMPERATURE).log_softmax(-1), q, tokens, advantages, ratios)
+            losses = centered((states @ weight.T / TEMPERATURE).log_softmax(-1), q, TOKENS, ADVANTAGES, ratios)
         losses.sum().backward()
         found.append((states.grad, weight.grad))
     for got, expected in zip(*found, strict=True):
         assert_close(got, expected, relative=1e-5)
 
 
-def p_over(hidden, head, q):
-    return (hidden @ head.T / TEMPERATURE).softmax(-1) / q
-
-
 @pytest.mark.parametrize("ratios", RATIOS)
 def test_a_constant_advantage_moves_nothing_in_expectation(ratios):
-    """The sampler's pull, which the same loss without the correction has."""
+    """The sampler's pull, which the same loss without the correction has. Advantages of 1, weighted by q."""
     method = load_method("score_centering", ratios=ratios, bound=1.3)
     hidden, head, log_q = policies(seed=1)
     pull, without = [], []
     for row in range(len(hidden)):
         every, q = torch.arange(VOCABULARY), log_q[row].exp()
         states = hidden[row : row + 1].expand(VOCABULARY, -1).clone().requires_grad_()
-        among = every.expand(VOCABULARY, -1)
-        of_method(method, states, head, every, q, among).sum().backward()
+        among, of_each = every.expand(VOCABULARY, -1), q.expand(VOCABULARY, -1)
+        of_the_method(method, states, head, every, q, among, of_each).sum().backward()
         pull.append(states.grad.sum(0))
         plain = hidden[row].clone().requires_grad_()
         log_p = (plain @ head.T / TEMPERATURE).log_softmax(-1)
@@ -97,27 +94,19 @@ def test_a_constant_advantage_moves_nothing_in_expectation(ratios):
     assert torch.stack(pull).abs().max() < 1e-5
 
 
-def of_method(method, states, head, tokens, q, among):
-    """Advantages of 1, weighted by q of the token."""
-    return of_the_method(method, states, head, tokens, q, among, q.expand(len(tokens), -1))
-
-
 def test_where_the_sampler_is_the_policy_it_is_the_policy_gradient():
     hidden, head, _ = policies()
     states = hidden.clone().requires_grad_()
     q = (hidden @ head.T / TEMPERATURE).softmax(-1)
-    tokens, advantages = torch.tensor([0, 3, 5, 7, 9, 10]), torch.tensor([1.0, -2.0, 0.5, 0.0, -1.0, 3.0]).double()
     method = load_method("score_centering")
-    of_the_method(method, states, head, tokens, advantages, q.topk(4).indices, q).sum().backward()
+    of_the_method(method, states, head, TOKENS, ADVANTAGES, q.topk(4).indices, q).sum().backward()
     plain = hidden.clone().requires_grad_()
     log_p = (plain @ head.T / TEMPERATURE).log_softmax(-1)
-    (-advantages * log_p.gather(-1, tokens[:, None])[:, 0]).sum().backward()
+    (-ADVANTAGES * log_p.gather(-1, TOKENS[:, None])[:, 0]).sum().backward()
     assert_close(states.grad, plain.grad, relative=1e-5)
 
 
 # ---------------------------------------------------------------- in the trainer
-
-
 @pytest.mark.parametrize("name", ["score_centering", "score_centering_clip_b"])
 def test_a_stale_step_has_the_gradient_of_the_sum_over_the_older_policy(make_trainer, model, name):
     """Copies and shared prefixes included, by one sequence at a time in float64."""

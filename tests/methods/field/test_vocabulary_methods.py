@@ -9,8 +9,6 @@ import torch
 from batches import random_batch, stats_of
 from entropy_dynamics.core.objective import effective_advantages
 from entropy_dynamics.core.token_stats import token_stats
-from entropy_dynamics.errors import UserError
-from entropy_dynamics.integrations.common import token_weight_method
 from entropy_dynamics.methods import load_method
 
 
@@ -83,16 +81,3 @@ def test_the_lens_of_simko_has_the_gradient_in_expectation():
         through_lens -= p[token] * effective[0, 0] * (torch.eye(4)[token] - p)
     assert whole.abs().max() > 0.01
     torch.testing.assert_close(through_lens, whole)
-
-
-# ---------------------------------------------------------------- what they need
-@pytest.mark.parametrize(("name", "option"), [("lp_reg", "min_p"), ("simko", "top")])
-def test_they_ask_for_the_second_pass(name, option):
-    assert load_method(name).second_pass().keys() == {option}
-    assert not load_method("grpo").second_pass()
-
-
-@pytest.mark.parametrize("name", ["lp_reg", "simko"])
-def test_other_trainers_refuse_them(name):
-    with pytest.raises(UserError, match=rf"{name} is more than token weights .*, so TRL cannot run it"):
-        token_weight_method(name, {}, "TRL")
