@@ -10,9 +10,9 @@ from entropy_dynamics.training.batch import RolloutBatch
 
 def stats_of(logp=None, entropy=None, s_star=None, s_expected=None) -> TokenStats:
     """Those that are not given are 0."""
-    given = [None if x is None else torch.as_tensor(x).float() for x in (logp, entropy, s_star, s_expected)]
-    zero = torch.zeros_like(next(x for x in given if x is not None))
-    logp, *others = (zero if x is None else x for x in given)
+    columns = logp, entropy, s_star, s_expected
+    zero = torch.zeros_like(torch.as_tensor(next(x for x in columns if x is not None)).float())
+    logp, *others = (zero if x is None else torch.as_tensor(x).float() for x in columns)
     return TokenStats(logp, *others, **second_pass(logp))
 
 

@@ -87,10 +87,10 @@ def test_the_lines_drop_the_outliers_of_wrong_answers_and_nothing_else(section, 
     ("name", "params", "message"),
     [
         ("clip_v", {}, "clip_v needs E[S] of each token, which SkyRL does not compute"),
-        ("gspo", {}, "gspo is more than token weights (it has its own token_loss), so SkyRL cannot run it"),
+        ("gspo", {}, "gspo is more than token weights (it has its own token_loss), so SkyRL"),
         ("lp_reg", {}, "lp_reg is more than token weights (it has its own loss_coefficients)"),
         ("simko", {}, "simko is more than token weights (it has its own loss_coefficients)"),
-        ("entrocraft", {}, "entrocraft is more than token weights (it has its own observe)"),  # never called
+        ("entrocraft", {}, "entrocraft is more than token weights (it has its own observe)"),
         ("clip_b", {"clip_low": 0.2}, "clip_low belongs to the loss, which is SkyRL's: set it there"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import inspect
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -26,7 +27,8 @@ def test_groups_of_any_size_and_order():
     groups = rng.permutation(np.repeat([7, -2, 40, 3, 9], [1, 2, 5, 16, 30]))
     mean_logp = -rng.integers(0, 12, len(groups)) / 4  # with ties
     rewards = rng.choice([1.0, 0.0, -0.1, -1.0], len(groups))
-    shaped = load_method("unlikeliness", beta=0.4).shape_rewards(*map(torch.tensor, (rewards, groups, mean_logp)))
+    given = map(torch.tensor, (rewards, groups, mean_logp))
+    shaped = load_method("unlikeliness", beta=0.4).shape_rewards(*given)
     for i, (group, value) in enumerate(zip(groups, mean_logp, strict=True)):
         members = np.flatnonzero(groups == group)
         rank = sum(mean_logp[j] < value or (mean_logp[j] == value and j < i) for j in members)
@@ -144,8 +146,8 @@ def test_how_many_tokens_clip_cov_drops(ratio, dropped):
 def test_clip_cov_draws_uniformly():
     stats, advantages, mask = many_candidates(10, 40)
     method, generator, draws = load_method("clip_cov", ratio=0.05), seeded(), 2000
-    weights = (method.token_weights(stats, advantages, mask, generator=generator) for _ in range(draws))
-    counts = sum((drawn == 0).double() for drawn in weights)
+    draw = partial(method.token_weights, stats, advantages, mask, generator=generator)
+    counts = sum((draw() == 0).double() for _ in range(draws))
     assert counts.sum() == 2 * draws
     deviation = math.sqrt(draws * 0.2 * 0.8)
     assert (counts[0, :10] - 0.2 * draws).abs().max() < 5 * deviation

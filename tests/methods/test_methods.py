@@ -155,7 +155,7 @@ def test_a_share_counts_whole_tokens_whatever_its_binary_fraction():
 @pytest.mark.parametrize("apply_to", ["negative", "positive", "both"])
 @pytest.mark.parametrize("share", [0.002, 0.02, 0.1, 0.3, 1.0])
 def test_a_share_by_its_definition(name, share, apply_to):
-    """The lowest tokens below the mean, of equal ones the first; rounded down, but never fewer than one."""
+    """The lowest tokens below the mean, of equal ones the first; rounded down, but at least one."""
     method = load_method(name, share=share, apply_to=apply_to)
     for seed in range(5):
         s_star, s_expected, advantages, mask = random_scores(seed, rows=20)
@@ -189,9 +189,9 @@ def test_a_share_stands_alone(name):
     assert (method.mu, method.mu_plus) == (None, math.inf)
     assert load_method(name, **method.model_dump()) == method
     assert load_method(name, **load_method(name).model_dump()).mu == load_method(name).mu > 0
-    assert weights_of(method, [[-9.0, 1.0]] * 2, [0.0, 2.0]) == [[1.0, 1.0]] * 2  # no negative sample
+    assert weights_of(method, [[-9.0, 1.0]] * 2, [0.0, 2.0]) == [[1, 1]] * 2  # no negative sample
     share = load_method(name, share=1.0)
-    assert weights_of(share, [[-1.0, 0.0, 1.0]], [-1.0]) == [[0.0, 1.0, 1.0]]  # the mean itself is not below it
+    assert weights_of(share, [[-1.0, 0.0, 1.0]], [-1.0]) == [[0, 1, 1]]  # 0 is not below the mean
 
 
 # ---------------------------------------------------------------- the S* ablations

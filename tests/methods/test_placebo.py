@@ -11,6 +11,7 @@ from entropy_dynamics.core.token_stats import TokenStats
 from entropy_dynamics.methods import load_method
 
 PARAMS = {"clip_b": {"mu": 1.0}, "clip_v": {"mu": 0.5, "max_frac": 0.1}}
+BOUNDS = [{}, {"apply_to": "positive"}, {"apply_to": "both"}, {"share": 0.05}]
 REFERENCES = {"random_mask": "clip_b", "low_p_mask": "clip_b", "random_mask_v": "clip_v", "low_p_mask_v": "clip_v"}
 
 
@@ -25,12 +26,13 @@ def dropped_by(name, reference, given, seed=0, **params):
     return given[2] & (weights == 0)
 
 
-@pytest.mark.parametrize("params", [{}, {"apply_to": "positive"}, {"apply_to": "both"}, {"share": 0.05}])
+@pytest.mark.parametrize("params", BOUNDS)
 @pytest.mark.parametrize(("name", "reference"), REFERENCES.items())
 def test_a_placebo_drops_as_many_tokens_of_each_sign_as_its_reference(name, reference, params):
     for seed in range(5):
         given = batch(seed, rows=30)
-        placebo, expected = (dropped_by(who, reference, given, **params) for who in (name, reference))
+        drops = (dropped_by(who, reference, given, **params) for who in (name, reference))
+        placebo, expected = drops
         assert expected.any()
         assert not torch.equal(placebo, expected)
         for sign in (-1, 0, 1):
@@ -41,7 +43,8 @@ def test_a_placebo_drops_as_many_tokens_of_each_sign_as_its_reference(name, refe
 @pytest.mark.parametrize("name", ["random_mask", "random_mask_v"])
 def test_a_draw_depends_on_the_generator_and_on_neither_padding_nor_size_of_scores(name):
     stats, advantages, mask = batch(3)
-    drops, wider = partial(dropped_by, name, REFERENCES[name]), partial(torch.nn.functional.pad, pad=(0, 7))
+    drops = partial(dropped_by, name, REFERENCES[name])
+    wider = partial(torch.nn.functional.pad, pad=(0, 7))
     drawn = drops((stats, advantages, mask))
     assert not torch.equal(drawn, drops((stats, advantages, mask), seed=1))
     assert torch.equal(wider(drawn), drops((stats.map(wider), wider(advantages), wider(mask))))

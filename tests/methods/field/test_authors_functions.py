@@ -1,8 +1,9 @@
 """Each method against its authors' function, transcribed as arithmetic on single tokens in float64.
 
 Every transcription names the repository, commit, file and line that it was read from; what a setting is there and
-here is in configs/method/field/authors. Cases are small batches in which every branch occurs. Pass@k training and
-rewarding the unlikely are held against brute force over their definitions, in other files.
+here is in configs/method/field/authors. Cases are small batches in which every branch occurs.
+
+Pass@k training and rewarding the unlikely are held against brute force in other files.
 """
 
 import math
@@ -40,8 +41,9 @@ def released(name, **changes) -> Method:
 
 
 def ours(method, of_rows=A) -> dict[str, list[float]]:
-    """The gradient of the batch's loss in log p, entropy and the log p of the top, in the order of TOKENS."""
-    logp, entropy, top_logp = leaves = torch.tensor(P).log(), torch.tensor(H), torch.tensor(TOP).log()
+    """The gradient of the batch's loss in log p, H and log p of the top, in the order of TOKENS."""
+    leaves = torch.tensor(P).log(), torch.tensor(H), torch.tensor(TOP).log()
+    logp, entropy, top_logp = leaves
     stats = TokenStats.from_logged(logp, entropy, torch.zeros(4, 5))
     stats = replace(stats, top_logp=top_logp.clone(), proxy_logp=torch.tensor(Q).log())
     old, advantages = torch.tensor(OLD).log(), torch.tensor(of_rows)[:, None].expand(4, 5)
@@ -59,7 +61,7 @@ def ours(method, of_rows=A) -> dict[str, list[float]]:
 
 
 def ppo(r, a, low, high, dual) -> float:
-    """Derivative in log p of a token's loss: verl's compute_policy_loss, in all of the repositories below."""
+    """Derivative in log p of a token's loss: verl's compute_policy_loss, in all that follow."""
     unclipped, clipped = -a * r, -a * min(max(r, 1 - low), 1 + high)
     capped = a < 0 and max(unclipped, clipped) > -a * dual
     return unclipped if unclipped >= clipped and not capped else 0.0

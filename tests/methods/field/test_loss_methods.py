@@ -184,15 +184,17 @@ def test_rsi_s_by_hand():
 )
 def test_opefo_by_hand(params, up, down):
     """Changes -A S*: 0.3 and 0.1 up, 0.8 down; lambda = (0.8 - 0.4) / 1.2 = 1/3."""
-    stats, mask = stats_of(s_star=[[-0.3, 0.8], [0.05, 0.0]]), torch.ones(2, 2)
-    weights = load_method("opefo", **params).token_weights(stats, torch.tensor([[1.0], [-2.0]]).expand(2, 2), mask)
+    stats, advantages = stats_of(s_star=[[-0.3, 0.8], [0.05, 0.0]]), torch.tensor([[1.0], [-2.0]])
+    given = stats, advantages.expand(2, 2), torch.ones(2, 2)
+    weights = load_method("opefo", **params).token_weights(*given)
     torch.testing.assert_close(weights, torch.tensor([[up, down], [up, 1.0]]))
 
 
 @pytest.mark.parametrize(("name", "change"), [("opefo", "s_star"), ("opefo_centered", "s_centered")])
 def test_opefo_leaves_the_entropy_of_a_batch_unchanged(name, change):
     logp, entropy, advantages, mask = random_batch(seed=3)
-    stats = TokenStats.from_logged(logp, entropy, 0.3 * torch.rand_like(entropy) * entropy)  # E[S] is not 0
+    expected = 0.3 * torch.rand_like(entropy) * entropy  # E[S], which is not 0
+    stats = TokenStats.from_logged(logp, entropy, expected)
     weights = load_method(name).token_weights(stats, advantages, mask)
     assert not weights[~mask.bool()].any()
     changes = (-advantages * getattr(stats, change))[mask.bool()]

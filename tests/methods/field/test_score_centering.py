@@ -12,7 +12,8 @@ from mistakes import mistake
 from reference import assert_close, batch_of, gradients, log_probabilities, slow_advantages
 
 VOCABULARY, TEMPERATURE = 11, 0.7
-TOKENS, ADVANTAGES = torch.tensor([0, 3, 5, 7, 9, 10]), torch.tensor([1.0, -2.0, 0.5, 0.0, -1.0, 3.0]).double()
+TOKENS = torch.tensor([0, 3, 5, 7, 9, 10])
+ADVANTAGES = torch.tensor([1.0, -2.0, 0.5, 0.0, -1.0, 3.0]).double()
 RATIOS = ("none", "truncated", "masked")
 WEIGHTS = {
     "none": torch.ones_like,
@@ -66,7 +67,8 @@ def test_its_gradient_is_that_of_the_whole_sum(top, ratios):
         if mine:
             losses = of_the_method(method, states, weight, TOKENS, ADVANTAGES, among, q)
         else:
-            losses = centered((states @ weight.T / TEMPERATURE).log_softmax(-1), q, TOKENS, ADVANTAGES, ratios)
+            log_p = (states @ weight.T / TEMPERATURE).log_softmax(-1)
+            losses = centered(log_p, q, TOKENS, ADVANTAGES, ratios)
         losses.sum().backward()
         found.append((states.grad, weight.grad))
     for got, expected in zip(*found, strict=True):
@@ -75,7 +77,7 @@ def test_its_gradient_is_that_of_the_whole_sum(top, ratios):
 
 @pytest.mark.parametrize("ratios", RATIOS)
 def test_a_constant_advantage_moves_nothing_in_expectation(ratios):
-    """The sampler's pull, which the same loss without the correction has. Advantages of 1, weighted by q."""
+    """The sampler's pull, which the loss without correction has. Advantages of 1, weighted by q."""
     method = load_method("score_centering", ratios=ratios, bound=1.3)
     hidden, head, log_q = policies(seed=1)
     pull, without = [], []
