@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -139,8 +138,10 @@ class Trainer:
             if measured and config.entropy_change_first_order:  # set up before the batch is scored
                 first_order = FirstOrderChange(self.update.entropy_gradient(batch), self.optimizer)
         with clock("score"):
-            if self.start is not None:
-                batch = self.compared(batch, self.start)
+            if self.start is not None:  # all log p under the policy before training
+                every = torch.arange(self.policy.model.config.vocab_size, device=batch.mask.device)
+                batch = replace(batch, top=every.expand(*batch.mask.shape, -1))
+                batch = replace(batch, top_logq=self.start.statistics(batch).top_logp)
             scored, shaped = None, rewards
             if method.overrides("shape_rewards"):
                 scored = self.update.score(batch)
@@ -201,7 +202,7 @@ class Trainer:
         name: str,
         checkpoints: Checkpoints,
         log: Callable[[int, Row], None],
-        shorter: Mapping[int, tuple[Path, Checkpoints]] = MappingProxyType({}),
+        shorter: Mapping[int, tuple[Path, Checkpoints]] = {},
     ) -> list[Row]:
         """Train to the end, starting from the last checkpoint, and save one every `checkpoint_every` steps.
 
@@ -285,12 +286,6 @@ class Trainer:
             stream=f"train/seed{self.seed}/step{step}",
             **self.engine_top,
         )
-
-    def compared(self, batch: RolloutBatch, start: PolicyUpdate) -> RolloutBatch:
-        """The batch with log p of the whole vocabulary under the policy before training."""
-        every = torch.arange(self.policy.model.config.vocab_size, device=batch.mask.device)
-        batch = replace(batch, top=every.expand(*batch.mask.shape, -1))
-        return replace(batch, top_logq=start.statistics(batch).top_logp)
 
     def prompts_of_step(self, step: int) -> list[Prompt]:
         """The prompts of a step. Each epoch has its own seeded order; no step repeats a prompt."""
