@@ -6,6 +6,7 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from entropy_dynamics.config import load_config
 from entropy_dynamics.models.pretrained import prepare_pretrained
+from entropy_dynamics.models.toy import SIZES as KEYS
 
 MODEL = "qwen2.5-7b-instruct"
 SHAPE = {
@@ -19,6 +20,8 @@ SHAPE = {
     "vocabulary": 320,
     "tied_embeddings": "false",
 }
+SIZES = {KEYS[key]: size for key, size in SHAPE.items() if key in KEYS}  # in a config.json
+del SIZES["head_dim"], SIZES["tie_word_embeddings"]
 TEXT = "Find $x$ such\n that  2 + 2 = x, é."
 
 
@@ -38,16 +41,6 @@ def byte_level_tokenizer(special=("<s>", "</s>")):
     )
 
 
-SIZES = {
-    "vocab_size": 320,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-}
-
-
 def write_model(folder, max_shard_size="5GB", tied=False):
     config = Qwen2Config(**SIZES, tie_word_embeddings=tied)
     torch.manual_seed(1)
@@ -57,9 +50,9 @@ def write_model(folder, max_shard_size="5GB", tied=False):
     return folder
 
 
-def settings(*overrides):
-    shape = [f"model.shape.{key}={value}" for key, value in SHAPE.items()]
-    return load_config("paper", MODEL, None, [*shape, *overrides])
+def settings(*overrides, scale="paper", model=MODEL, shape=SHAPE):
+    sizes = [f"model.shape.{key}={value}" for key, value in shape.items()]
+    return load_config(scale, model, None, [*sizes, *overrides])
 
 
 def prepare(source, out, *overrides):

@@ -57,6 +57,11 @@ def even_sum(rollout: Rollout) -> Grade:
     return graded(sum(rollout.token_ids) % 2 == 0, rollout.finish_reason == "length")
 
 
+def sample(sampler, prompts, samples=4, temperature=1.0, max_new_tokens=30, stream="test"):
+    how = {"samples": samples, "temperature": temperature, "stream": stream}
+    return sampler.sample(prompts, max_new_tokens=max_new_tokens, **how)
+
+
 def rollouts_of(trainer: Trainer, step: int = 0) -> tuple[list[Prompt], list[Rollout]]:
     """Prompts and rollouts that the step is going to sample: random numbers belong to the stream."""
     prompts = trainer.prompts_of_step(step)
@@ -73,6 +78,30 @@ def rollouts_of(trainer: Trainer, step: int = 0) -> tuple[list[Prompt], list[Rol
 def run(trainer: Trainer, steps: int | None = None) -> list[dict[str, float]]:
     """The metrics of the first steps (default: all)."""
     return [trainer.step(step) for step in range(steps or trainer.config.steps)]
+
+
+def timeless(row: dict[str, float]) -> dict[str, float]:
+    """The metrics of a step but its times."""
+    return {name: value for name, value in row.items() if not name.startswith("seconds_")}
+
+
+def interrupt(trainer: Trainer, before: int) -> None:
+    """As by Ctrl-C, before that step."""
+    take = trainer.step
+
+    def step(number: int) -> dict[str, float]:
+        if number == before:
+            raise KeyboardInterrupt
+        return take(number)
+
+    trainer.step = step
+
+
+def grade_alternately(trainer: Trainer, *constant: int) -> None:
+    """Every other rollout of a group is right; at these places of the first step all are."""
+    prompts = enumerate(trainer.prompts_of_step(0))
+    same = {prompt.problem_id for place, prompt in prompts if place in constant}
+    trainer.grade = lambda rollout: graded(rollout.problem_id in same or rollout.sample % 2 == 0)
 
 
 def batch_of(trainer: Trainer, step: int = 0) -> RolloutBatch:

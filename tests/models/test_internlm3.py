@@ -8,7 +8,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import published_models
-from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.internlm3 import check_tokenizer, convert_tokenizer, turn_end
 from entropy_dynamics.models.pretrained import prepare_pretrained
@@ -118,11 +117,10 @@ def checkpoint(tmp_path_factory):
     return folder
 
 
-def prepare(source, out, *overrides, texts=PROBLEMS):
-    settings = [f"model.shape.{key}={value}" for key, value in SHAPE.items()]
-    settings += ["sampling.max_prompt_tokens=32", "sampling.max_new_tokens=32"]
-    config = load_config("paper", MODEL, None, [f"model.path={source}", *settings, *overrides])
-    prepare_pretrained(config, out, [Problem(text, text, "1", "math") for text in texts])
+def prepare(source, out):
+    limits = ("sampling.max_prompt_tokens=32", "sampling.max_new_tokens=32")
+    config = published_models.settings(f"model.path={source}", *limits, model=MODEL, shape=SHAPE)
+    prepare_pretrained(config, out, [Problem(text, text, "1", "math") for text in PROBLEMS])
     return out
 
 
@@ -180,8 +178,13 @@ def test_the_llama_computes_what_internlm3_does(checkpoint, tmp_path, length):
         torch.testing.assert_close(model(tokens[None]).logits[0].double(), expected, rtol=0, atol=1e-4)
 
 
-def test_the_prepared_directory_is_a_llamas(checkpoint, tmp_path):
-    out = prepare(checkpoint, tmp_path / "model")
+def test_the_prepared_directory_is_a_llamas_and_has_no_code(checkpoint, tmp_path):
+    source = linked(checkpoint, tmp_path / "source")
+    for name in ("tokenization_internlm3.py", "modeling_internlm3.py"):
+        (source / name).write_text("raise SystemExit('published code was run')")
+    out = prepare(source, tmp_path / "model")
+    assert not list(out.glob("*.py"))
+    assert type(load_policy(out)[0]).__name__ == "LlamaForCausalLM"
     config = json.loads((out / "config.json").read_text())
     assert config["model_type"] == "llama"
     assert config["architectures"] == ["LlamaForCausalLM"]
@@ -189,7 +192,7 @@ def test_the_prepared_directory_is_a_llamas(checkpoint, tmp_path):
     assert not {"auto_map", "qkv_bias", "bias", "rope_theta", "rope_scaling"} & config.keys()
     facts = json.loads((out / "model.json").read_text())
     assert facts["architecture"] == "llama"
-    assert json.loads((checkpoint / "config.json").read_text()) == PUBLISHED  # the source stays as it is
+    assert json.loads((source / "config.json").read_text()) == PUBLISHED  # it stays as it is
 
 
 def linked(checkpoint, folder, **config):
@@ -279,12 +282,3 @@ def test_the_end_of_a_turn():
     assert turn_end(settings, [2, PIECES + 1]) == "<|im_end|>"
     assert turn_end(settings, 2) == "</s>"
     assert turn_end(settings, None) == "</s>"
-
-
-def test_published_code_is_neither_copied_nor_run(checkpoint, tmp_path):
-    source = linked(checkpoint, tmp_path / "source")
-    for name in ("tokenization_internlm3.py", "modeling_internlm3.py"):
-        (source / name).write_text("raise SystemExit('published code was run')")
-    out = prepare(source, tmp_path / "model")
-    assert not list(out.glob("*.py"))
-    assert type(load_policy(out)[0]).__name__ == "LlamaForCausalLM"

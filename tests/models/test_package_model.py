@@ -11,6 +11,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
+import published_models
 from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.pretrained import prepare_pretrained
@@ -18,7 +19,7 @@ from entropy_dynamics.models.storage import load_policy
 from entropy_dynamics.planning.plan import resources
 from entropy_dynamics.results.files import sha256
 from mistakes import mistake
-from published_models import SHAPE, SIZES, TEXT, byte_level_tokenizer
+from published_models import SIZES, TEXT, byte_level_tokenizer
 
 gguf = pytest.importorskip("gguf")
 MODEL = "smollm2-135m-instruct"
@@ -27,6 +28,7 @@ PARTS = {"embed_tokens": "token_embd", "norm": "output_norm", "input_layernorm":
 PARTS |= {"post_attention_layernorm": "ffn_norm", "o_proj": "attn_output"}
 PARTS |= {f"{name}_norm": f"attn_{name}_norm" for name in "qk"}
 PARTS |= {f"{name}_proj": f"attn_{name}" for name in "qkv"} | {f"{n}_proj": f"ffn_{n}" for n in ("gate", "up", "down")}
+settings = partial(published_models.settings, scale="smollm2", model=MODEL)
 FAMILIES = {"qwen2": (Qwen2ForCausalLM, Qwen2Config), "qwen3": (Qwen3ForCausalLM, partial(Qwen3Config, head_dim=128))}
 
 
@@ -97,11 +99,6 @@ def write_wheel(folder: Path, name: str = "tiny_model", file: Path | None = None
         if file is not None:
             files.write(file, FILE)
     return wheel
-
-
-def settings(*overrides: str):
-    shape = [f"model.shape.{key}={value}" for key, value in SHAPE.items()]
-    return load_config("smollm2", MODEL, None, [*shape, *overrides])
 
 
 @pytest.fixture(scope="module")
@@ -211,17 +208,9 @@ def test_a_gguf_file_that_is_none_is_one_line(tmp_path):
     folder = tmp_path / "broken"
     folder.mkdir()
     (folder / "model.gguf").write_bytes(b"GGUF, but no more")
-    with mistake("model.gguf: transformers cannot read it ("):
+    with mistake("model.gguf: transformers cannot read it (", "; GGUF needs the extra 'gguf'"):
         prepare_pretrained(settings(f"model.path={folder}"), tmp_path / MODEL, [])
     (folder / "another.gguf").write_bytes(b"GGUF")
     with mistake(f"{folder} has 2 GGUF files (another.gguf, model.gguf); copy one of them"):
         prepare_pretrained(settings(f"model.path={folder}"), tmp_path / MODEL, [])
     assert not (tmp_path / MODEL).exists()
-
-
-def test_a_missing_package_is_named_with_its_extra(file, tmp_path, monkeypatch):
-    from transformers import modeling_gguf_pytorch_utils
-
-    monkeypatch.setattr(modeling_gguf_pytorch_utils, "is_gguf_available", lambda: False)
-    with pytest.raises(UserError, match=r"cannot read it \(.*\); GGUF needs the extra 'gguf'$"):
-        prepare_pretrained(settings(f"model.path={file.parent}"), tmp_path / MODEL, [])

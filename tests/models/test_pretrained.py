@@ -1,6 +1,5 @@
 """Pretrained models: from a directory and from a made-up Hub, whole, in safetensors and of the right shape."""
 
-import hashlib
 import json
 import re
 import shutil
@@ -15,7 +14,6 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCau
 
 from command_line import error
 from conftest import ROOT
-from entropy_dynamics.cli import main
 from entropy_dynamics.config import load_config
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.pretrained import prepare_pretrained
@@ -23,6 +21,7 @@ from entropy_dynamics.models.storage import load_policy
 from entropy_dynamics.results.files import sha256
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.tasks import Problem
+from entropy_dynamics.tasks.files import write_problems
 from mistakes import mistake
 from published_models import MODEL, SIZES, TEXT, byte_level_tokenizer, prepare, settings, write_model
 
@@ -193,10 +192,6 @@ def test_a_broken_model_is_one_line_and_leaves_nothing(sharded, tmp_path):
         index["weight_map"] = {name: file for name, file in index["weight_map"].items() if file != shards[-1]} | weights
         path.write_text(json.dumps(index))
 
-    def edit_config(source, **changed):
-        config = json.loads((source / "config.json").read_text())
-        (source / "config.json").write_text(json.dumps(config | changed))
-
     refused("1 of 1 safetensors files are missing: model.safetensors", only_pickles)
     refused(f"1 of {len(shards)} safetensors files are missing: {shards[1]}", lambda it: (it / shards[1]).unlink())
     refused("safetensors files are missing: secret", lambda it: edit_index(it, x="../secret"))
@@ -250,15 +245,10 @@ class HubRequest(BaseHTTPRequestHandler):
         hub, path = self.server, self.path.partition("?")[0]
         if path == f"/api/models/Qwen/Qwen2.5-7B-Instruct/tree/{REVISION}":
             files = [file for file in hub.folder.rglob("*") if file.is_file()]
-            tree = [
-                {
-                    "type": "file",
-                    "path": str(file.relative_to(hub.folder)),
-                    "size": file.stat().st_size,
-                    "oid": etag(file),
-                }
-                for file in files
-            ]
+            names = [str(file.relative_to(hub.folder)) for file in files]
+            about = ({"size": file.stat().st_size, "oid": sha256(file)} for file in files)
+            named = zip(names, about, strict=True)
+            tree = [{"type": "file", "path": name} | more for name, more in named]
             self.reply(200, json.dumps(tree).encode(), {"Content-Type": "application/json"})
             return
         found = re.fullmatch(rf"/Qwen/Qwen2.5-7B-Instruct/resolve/{REVISION}/(.+)", path)
@@ -270,7 +260,7 @@ class HubRequest(BaseHTTPRequestHandler):
             hub.another_sent.wait(timeout=10)
             self.reply(500, b"", {})
             return
-        self.reply(200, file.read_bytes(), {"ETag": f'"{etag(file)}"', "X-Repo-Commit": REVISION})
+        self.reply(200, file.read_bytes(), {"ETag": f'"{sha256(file)}"', "X-Repo-Commit": REVISION})
         if self.command == "GET":
             hub.sent.append(name)
             if name.endswith(".safetensors"):
@@ -286,10 +276,6 @@ class HubRequest(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command == "GET":
             self.wfile.write(content)
-
-
-def etag(file):
-    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 @pytest.fixture
@@ -346,21 +332,14 @@ def test_a_wrong_shape_is_seen_before_the_weights_are_downloaded(hub, tmp_path):
     assert not any(name.endswith(".safetensors") for name in hub.sent)
 
 
-def test_a_revision_that_the_hub_does_not_have(hub, tmp_path):
-    with pytest.raises(UserError, match="at ffffffff cannot be downloaded"):
-        prepare_pretrained(settings(f"model.revision={'f' * 40}"), tmp_path / MODEL, [])
-
-
 def test_without_a_network_the_alternative_is_named(tmp_path, monkeypatch, capsys):
     reach(monkeypatch, "http://127.0.0.1:9")  # nothing listens there
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    results = ["--results", str(tmp_path)]
-    for start, name in enumerate(load_config("paper").data.sets):
-        rows = ({"problem": f"{name}: {at + 7}^{at + 2}", "answer": at} for at in range(9 * start, 9 * start + 9))
-        (tmp_path / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    assert main(["problems", "--scale", "paper", *results, "--set", f"data.folder={tmp_path}"]) == 0
-    capsys.readouterr()
+    for name in load_config("paper").data.sets:
+        problem = Problem(f"{name}-0", "7^2", "49", "math")
+        write_problems(Layout.of("paper", tmp_path).problems(name), [problem])
     for _ in range(2):  # what the first try leaves must not look like a model to the second
-        said = error(capsys, "model", "--scale", "paper", "--model", MODEL, *results)
+        where = ["--scale", "paper", "--results", tmp_path]
+        said = error(capsys, "model", "--model", MODEL, *where)
         assert said.startswith("Qwen/Qwen2.5-7B-Instruct at a09a3545 cannot be downloaded from the Hugging Face Hub")
         assert "model.path" in said

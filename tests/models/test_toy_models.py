@@ -95,16 +95,9 @@ def test_weights_belong_to_the_seed_and_leave_the_global_generator_alone(tokeniz
     assert not torch.equal(model.model.embed_tokens.weight, other.model.embed_tokens.weight)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"head_size": 16, "heads": 4}, "32 or 64"),
-        ({"heads": 2, "kv_heads": 3}, "should divide heads = 2"),
-    ],
-)
-def test_an_impossible_shape_is_a_users_mistake(changes, message):
-    with pytest.raises(ValidationError, match=message):
-        toy_model(**changes)
+def test_an_impossible_shape_is_a_users_mistake():
+    with pytest.raises(ValidationError, match="32 or 64"):
+        toy_model(head_size=16, heads=4)
 
 
 def test_an_unknown_architecture_is_a_users_mistake(tokenizer):

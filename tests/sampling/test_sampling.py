@@ -20,9 +20,10 @@ from entropy_dynamics.sampling import Prompt, Rollout, Sampler, open_sampler, sa
 from entropy_dynamics.sampling.native import NativeSampler, ReplicaSampler, _draw, _noise, open_engine
 from entropy_dynamics.sampling.vllm import VLLMSampler
 from fake_vllm import FakeLLM
-from reference import log_probabilities, slow_stats
+from published_models import SIZES
+from reference import log_probabilities, sample, slow_stats
 
-NEW_TOKENS = 30
+NEW_TOKENS = 30  # those of `sample`
 NOISE = 0.5
 
 
@@ -32,12 +33,6 @@ def sampler_of(tokenizer):
         return kind(model, end_tokens=[tokenizer.eos_token_id], batch_size=batch_size, **options)
 
     return make
-
-
-def sample(sampler, prompts, samples=4, temperature=1.0, max_new_tokens=NEW_TOKENS, stream="test"):
-    return sampler.sample(
-        prompts, samples=samples, temperature=temperature, max_new_tokens=max_new_tokens, stream=stream
-    )
 
 
 @torch.no_grad()
@@ -91,12 +86,7 @@ def test_the_same_tokens_as_decoding_without_a_cache(
 def test_prompts_of_many_lengths_under_each_attention(sampler_of, prompts, tokenizer, window, attention):
     """One mask serves all steps of full attention; a sliding window, shorter than any prompt here, moves."""
     config = Qwen2Config(
-        vocab_size=len(tokenizer),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=1,
-        num_key_value_heads=1,
+        **SIZES | {"vocab_size": len(tokenizer)},
         use_sliding_window=window is not None,
         sliding_window=window,
         max_window_layers=1,  # the second layer has the window
@@ -226,26 +216,17 @@ def test_finish_reasons_and_the_limit(shared_model, sampler_of, prompts, tokeniz
     for whole, cut in zip(long, short, strict=True):
         assert cut.token_ids == whole.token_ids[:limit]
         assert end not in cut.token_ids[:-1]
-        if cut.finish_reason == "stop":
-            assert cut.token_ids[-1] == end
-        else:
-            assert cut.finish_reason == "length"
-            assert cut.token_ids[-1] != end
-            assert len(cut.token_ids) == limit
+        stopped = cut.token_ids[-1] == end
+        assert cut.finish_reason == ("stop" if stopped else "length")
+        assert stopped or len(cut.token_ids) == limit
     if limit > 1:
         assert {one.finish_reason for one in short} == {"stop", "length"}
 
 
 # ---------------------------------------------------------------- the registry of engines
-@pytest.mark.parametrize(
-    "command",
-    [["train", "--model", "qwen2.5-7b-instruct", "--method", "grpo", "--seed", "0"], ["plan"]],
-    ids=lambda command: command[0],
-)
-def test_an_unknown_engine_is_an_error_before_any_model_is_loaded(tmp_path, capsys, command):
-    scale = "gpu" if command == ["plan"] else "smoke"
-    options = ["--scale", scale, "--results", str(tmp_path), "--set", "engine.name=vlm"]
-    said = error(capsys, *command, *options)  # not: no model there
+def test_an_unknown_engine_is_an_error_before_any_model_is_loaded(tmp_path, capsys):
+    run = ["--model", "qwen2.5-7b-instruct", "--method", "grpo", "--seed", "0", "--scale", "smoke"]
+    said = error(capsys, "train", *run, "--results", tmp_path, "--set", "engine.name=vlm")
     assert said == "--set engine.name=vlm: engine: unknown name 'vlm'; did you mean 'vllm'?"
 
 

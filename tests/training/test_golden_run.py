@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from reference import timeless
+
 GOLDEN = Path(__file__).with_name("golden_run.json")
 STEPS = 3
 METHODS = {
@@ -53,7 +55,7 @@ def train(make_trainer, shared_model, name: str, **changes) -> tuple[list[dict],
 
     trainer.update.backward = spy
     rows = [trainer.step(step) for step in range(STEPS)]
-    return [{key: row[key] for key in row if not key.startswith("seconds_")} for row in rows], masks, losses
+    return [timeless(row) for row in rows], masks, losses
 
 
 @pytest.fixture(scope="module")

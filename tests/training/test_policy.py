@@ -18,60 +18,24 @@ from entropy_dynamics.training import batch as batch_module
 from entropy_dynamics.training.batch import RolloutBatch
 from entropy_dynamics.training.modules import load_trained_policy, prepare_blocks
 from entropy_dynamics.training.policy import Policy
-from reference import assert_close, batch_of, gradients, rollouts_of, slow_stats, training_config
+from reference import assert_close, batch_of, gradients, training_config
 
 
-@pytest.mark.parametrize(("architecture", "temperature"), [*zip(ARCHITECTURES, [1.0, 0.6, 1.0], strict=True)])
-def test_policy_stats_against_one_sequence_at_a_time(make_model, make_trainer, architecture, temperature):
-    model = make_model(architecture, layers=2)
-    trainer = make_trainer(model)
-    prompts, rollouts = rollouts_of(trainer)
-    batch = RolloutBatch.collate(prompts, rollouts)
-    rows = torch.arange(len(batch)).flip(0)
-    with torch.no_grad():
-        expected = list(slow_stats(model, prompts, rollouts, temperature))
-    assert len(batch.prompt_lengths.unique()) > 1
-    for share_prompts in (True, False):
-        stats = Policy(model, share=share_prompts).stats(batch, rows, temperature)
-        for place, row in enumerate(rows.tolist()):
-            length = len(rollouts[row].token_ids)
-            for name, values in expected[row].items():
-                got = getattr(stats, name)[place].detach().double()
-                assert (got[:length] - values).abs().max() < 2e-5
-                assert not got[length:].any()
+def written(prompts: dict[str, list[int]], responses: dict[str, list[list[int]]]) -> RolloutBatch:
+    rollouts = [Rollout(name, 0, ids, "stop") for name, of in responses.items() for ids in of]
+    return RolloutBatch.collate([Prompt(name, ids) for name, ids in prompts.items()], rollouts)
 
 
 def test_a_misspelt_option_of_the_second_pass_is_refused(model):
-    batch = RolloutBatch.collate([Prompt("a", [5])], [Rollout("a", 0, [1, 2], "stop")])
+    batch = written({"a": [5]}, {"a": [[1, 2]]})
     with pytest.raises(TypeError, match="minp"):
         Policy(model).stats(batch, torch.arange(1), 1.0, minp=0.1)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_prompts_that_run_once_get_the_gradient_of_all_their_responses(make_model, architecture):
-    prompts = [Prompt("a", [5, 6, 7]), Prompt("b", [8]), Prompt("c", [9, 10])]
-    responses = {"a": [[1, 2, 3, 4], [4]], "b": [[2, 2], [3, 5, 6, 7, 8]], "c": [[6]]}
-    rollouts = [Rollout(name, 0, ids, "stop") for name, listed in responses.items() for ids in listed]
-    batch = RolloutBatch.collate(prompts, rollouts)
-    for rows in ([3, 1, 4, 0, 2], [4, 1], [2]):  # also of one token each, and one alone
-        found = []
-        for share_prompts in (True, False):
-            model = make_model(architecture, layers=2)
-            policy = Policy(model, share=share_prompts)
-            stats = policy.stats(batch, torch.tensor(rows), 1.0, entropy_gradient=True)
-            (stats.logp * torch.arange(1, len(rows) + 1)[:, None] + stats.entropy).sum().backward()
-            found.append((stats.logp.detach(), gradients(model)))
-        (logp, gradient), (expected_logp, expected) = found
-        assert_close(logp, expected_logp)
-        assert_close(gradient, expected)
-
-
 @pytest.mark.parametrize("share_prompts", [True, False])
 def test_copies_run_once_and_get_the_gradient_of_all(make_model, share_prompts):
-    prompts = [Prompt("a", [5, 6, 7]), Prompt("b", [8])]
     responses = {"a": [[1, 2], [1, 2], [1, 2, 0]], "b": [[2, 2, 3], [1, 2], [2, 2, 3], [2, 2, 3]]}
-    rollouts = [Rollout(name, 0, ids, "stop") for name, listed in responses.items() for ids in listed]
-    batch = RolloutBatch.collate(prompts, rollouts)  # padding, 0, also ends the third response
+    batch = written({"a": [5, 6, 7], "b": [8]}, responses)  # padding, 0, also ends the third
     rows, found, run = torch.tensor([6, 1, 2, 4, 5, 0]), [], []
     for each in (batch, dataclasses.replace(batch, copy_of=torch.arange(len(batch)))):
         model = make_model(layers=2)
@@ -94,8 +58,7 @@ def test_the_precision_of_the_head_is_that_of_the_config(shared_model, tokenizer
 
 def test_a_head_in_bf16_rounds_hidden_states_and_weights(make_model, make_trainer):
     model = make_model("qwen2", layers=2)
-    trainer = make_trainer(model)
-    batch = RolloutBatch.collate(*rollouts_of(trainer))
+    batch = batch_of(make_trainer(model))
     rows = torch.arange(len(batch))
     stats = Policy(model, torch.bfloat16).stats(batch, rows, 1.0)
     hidden = model.model(batch.sequences).last_hidden_state.bfloat16().double()
@@ -196,10 +159,8 @@ def test_hand_worked_collation(monkeypatch):
 
 
 def test_hand_worked_micro_batches_of_copies_and_with_little_padding(monkeypatch):
-    prompts = [Prompt("a", [5]), Prompt("b", [5])]
     responses = {"a": [[1, 2, 3], [1], [1, 2, 3], [2]], "b": [[1, 2, 3], [1, 2, 4], [1, 2, 3]]}
-    rollouts = [Rollout(name, 0, ids, "stop") for name, listed in responses.items() for ids in listed]
-    batch = RolloutBatch.collate(prompts, rollouts)
+    batch = written({"a": [5], "b": [5]}, responses)
     assert batch.copy_of.tolist() == [0, 1, 0, 3, 4, 5, 4]
 
     def cut(tokens, padding, **options):

@@ -14,9 +14,11 @@ from entropy_dynamics.analysis.columns import KEPT, PARTS
 from entropy_dynamics.core.groups import Grouping
 from entropy_dynamics.core.metrics import entropy_metrics
 from entropy_dynamics.core.token_stats import TokenStats
+from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.errors import NotFiniteError, UserError
 from entropy_dynamics.models.storage import load_policy
 from entropy_dynamics.stages.train import save_failure
+from entropy_dynamics.training.checkpoints import Checkpoints
 from entropy_dynamics.training.optimizer import steps_taken
 from entropy_dynamics.training.trainer import PHASES, _Clock, engine_agreement
 from reference import even_sum, graded, parameters, rollouts_of, run, slow_advantages, slow_stats
@@ -197,17 +199,19 @@ def test_weights_that_are_not_finite_are_not_blamed_on_the_engine(model, make_tr
         trainer.step(0)
 
 
+def break_after(trainer, steps):
+    """The gradient is infinite once so many optimizer steps have been taken."""
+    head, optimizer = trainer.policy.model.lm_head.weight, trainer.optimizer
+    head.register_hook(lambda it: it * (math.inf if steps_taken(optimizer) == steps else 1))
+
+
 @pytest.mark.parametrize("updates", [1, 2])
 def test_what_broke_a_run_is_kept(tmp_path, model, make_trainer, tokenizer, updates):
     trainer = make_trainer(model, steps=9, learning_rate=1e-3, updates_per_batch=updates)
     trainer.step(0)
     taken = steps_taken(trainer.optimizer)
     assert taken == updates
-
-    def hook(gradient):  # in the last update of the next step
-        return gradient * (math.inf if steps_taken(trainer.optimizer) == taken + updates - 1 else 1.0)
-
-    model.lm_head.weight.register_hook(hook)
+    break_after(trainer, taken + updates - 1)  # in the last update of the next step
     with pytest.raises(NotFiniteError) as caught:
         trainer.step(1)
     assert steps_taken(trainer.optimizer) == taken + updates - 1
@@ -224,35 +228,16 @@ def test_what_broke_a_run_is_kept(tmp_path, model, make_trainer, tokenizer, upda
     assert record["message"].startswith("step 1: the loss is")
 
 
-class NoCheckpoints:
-    """Records after how many steps a run wants a checkpoint."""
-
-    def __init__(self):
-        self.saved = []
-
-    def resume(self, trained):
-        return [], {}
-
-    def others(self):
-        return []
-
-    def save(self, trained, rows, method_state, ahead, finished=False):
-        self.saved.append(len(rows))
-
-
-@pytest.mark.parametrize(("update", "saved"), [(0, [1]), (1, [])])
-def test_a_checkpoint_is_never_of_half_a_step(model, make_trainer, update, saved):
+@pytest.mark.parametrize(("update", "saved"), [(0, ["step1"]), (1, [])])
+def test_a_checkpoint_is_never_of_half_a_step(model, make_trainer, tmp_path, update, saved):
     """Step 1 breaks in its first or its second update: after that the policy is no longer that of step 0."""
     trainer = make_trainer(model, steps=9, updates_per_batch=2, checkpoint_every=5)
-
-    def hook(gradient):
-        return gradient * (math.inf if steps_taken(trainer.optimizer) == 2 + update else 1.0)
-
-    model.lm_head.weight.register_hook(hook)
-    checkpoints, logged = NoCheckpoints(), []
+    break_after(trainer, 2 + update)
+    checkpoints = Checkpoints(tmp_path, Ranks(), made_from={}, made_by={}, kept=9)
+    logged = []
     with pytest.raises(NotFiniteError):
         trainer.run("a run", checkpoints, lambda step, row: logged.append(step))
-    assert checkpoints.saved == saved
+    assert [path.name for path in tmp_path.glob("*/*")] == saved
     assert logged == [0]
 
 
