@@ -27,41 +27,32 @@ from entropy_dynamics.training.modules import load_critic, load_trained_policy
 from entropy_dynamics.training.trainer import Trainer
 from reference import even_sum, sums, training_config
 
-MICRO_BATCHES = {"tokens_per_micro_batch": 140, "single_forward_tokens": 0}
+FIRST_ORDER = {"entropy_change_first_order": True}
 CASES = {
-    "kept_graphs": {
-        "method": "clip_b",
-        "single_forward_tokens": 10_000,
-        "tokens_per_micro_batch": 100_000,
-        "entropy_change_first_order": True,
-    },
-    "scoring_pass": {"method": "clip_b", **MICRO_BATCHES},
-    "share": {"method": "clip_v", "params": {"share": 0.1}, **MICRO_BATCHES},
-    "fused": {"method": "grpo", **MICRO_BATCHES},
-    "clip_cov": {"method": "clip_cov", **MICRO_BATCHES},
-    "random_mask": {"method": "random_mask", "params": {"mu": 1.0}, **MICRO_BATCHES},
-    "updates": {"method": "kl_cov", **MICRO_BATCHES, "updates_per_batch": 2, "entropy_change_first_order": True},
-    "negative": {"method": "s_star_keep_neg_gt", **MICRO_BATCHES, "updates_per_batch": 2},  # an odd number of rows
-    "steer": {"method": "steer", **MICRO_BATCHES, "updates_per_batch": 2},
-    "repo_r": {"method": "repo_r", "params": {"target": 9.0}, **MICRO_BATCHES, "updates_per_batch": 2},
-    "gspo": {"method": "gspo", **MICRO_BATCHES, "updates_per_batch": 2},
-    "reduced": {
-        "method": "clip_b",
-        **MICRO_BATCHES,
-        "reduce_every_micro_batch": True,
-        "entropy_change_first_order": True,
-    },
-    "ppo": {"method": "clip_v", "advantage": "gae", "tokens_per_micro_batch": 90, "single_forward_tokens": 0},
-    "adaptive_entropy": {"method": "adaptive_entropy", "params": {"target": 9.0}, **MICRO_BATCHES},
-    "recomputed": {"method": "grpo", "activation_checkpointing": "full", "single_forward_tokens": 0},
-    "bfloat16": {"method": "grpo", "precision": "bfloat16", "head_precision": "float32", "single_forward_tokens": 0},
+    "kept_graphs": {"single_forward_tokens": 10**5, "tokens_per_micro_batch": 10**5, **FIRST_ORDER},
+    "scoring_pass": {},
+    "share": {"method": "clip_v", "params": {"share": 0.1}},
+    "fused": {"method": "grpo"},
+    "clip_cov": {"method": "clip_cov"},
+    "random_mask": {"method": "random_mask", "params": {"mu": 1.0}},
+    "updates": {"method": "kl_cov", "updates_per_batch": 2, **FIRST_ORDER},
+    "negative": {"method": "s_star_keep_neg_gt", "updates_per_batch": 2},  # an odd number of rows
+    "steer": {"method": "steer", "updates_per_batch": 2},
+    "repo_r": {"method": "repo_r", "params": {"target": 9.0}, "updates_per_batch": 2},
+    "gspo": {"method": "gspo", "updates_per_batch": 2},
+    "reduced": {"reduce_every_micro_batch": True, **FIRST_ORDER},
+    "ppo": {"method": "clip_v", "advantage": "gae", "tokens_per_micro_batch": 90},
+    "adaptive_entropy": {"method": "adaptive_entropy", "params": {"target": 9.0}},
+    "recomputed": {"method": "grpo", "activation_checkpointing": "full"},
+    "bfloat16": {"method": "grpo", "precision": "bfloat16", "head_precision": "float32"},
 }
+USUAL = {"method": "clip_b", "tokens_per_micro_batch": 140, "single_forward_tokens": 0}
 STEPS = 2
 CRITIC = {"learning_rate": 1e-2, "weight_decay": 0.01, "max_grad_norm": 1e9, "gae_lambda": 0.9}
 
 
 def make_trainer(case: str, model: Path, ranks: Ranks) -> Trainer:
-    settings = dict(CASES[case])
+    settings = USUAL | CASES[case]
     method = load_method(settings.pop("method"), **settings.pop("params", {}))
     # eps: with a tiny one, AdamW makes a whole step of the rounding of a gradient that is zero.
     config = training_config(prompts_per_step=6, group_size=4, critic=CRITIC, eps=1e-5, **settings)
