@@ -138,10 +138,8 @@ class Trainer:
             if measured and config.entropy_change_first_order:  # set up before the batch is scored
                 first_order = FirstOrderChange(self.update.entropy_gradient(batch), self.optimizer)
         with clock("score"):
-            if self.start is not None:  # all log p under the policy before training
-                every = torch.arange(self.policy.model.config.vocab_size, device=batch.mask.device)
-                batch = replace(batch, top=every.expand(*batch.mask.shape, -1))
-                batch = replace(batch, top_logq=self.start.statistics(batch).top_logp)
+            if self.start is not None:
+                batch = self.compared(batch, self.start)
             scored, shaped = None, rewards
             if method.overrides("shape_rewards"):
                 scored = self.update.score(batch)
@@ -286,6 +284,12 @@ class Trainer:
             stream=f"train/seed{self.seed}/step{step}",
             **self.engine_top,
         )
+
+    def compared(self, batch: RolloutBatch, start: PolicyUpdate) -> RolloutBatch:
+        """The batch with log p of the whole vocabulary under the policy before training."""
+        every = torch.arange(self.policy.model.config.vocab_size, device=batch.mask.device)
+        batch = replace(batch, top=every.expand(*batch.mask.shape, -1))
+        return replace(batch, top_logq=start.statistics(batch).top_logp)
 
     def prompts_of_step(self, step: int) -> list[Prompt]:
         """The prompts of a step. Each epoch has its own seeded order; no step repeats a prompt."""
