@@ -5,10 +5,12 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import chain, groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 from jaxtyping import Int
 from pydantic import BaseModel, Field
 
@@ -19,12 +21,9 @@ from entropy_dynamics.config.schema import FIRST_PILOT_SEED
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.experiments.claims import seeds_by_group
 from entropy_dynamics.experiments.load import Run
-from entropy_dynamics.results.files import read_json, read_parquet, save_parquet, save_table, write_json, written_whole
+from entropy_dynamics.results.files import read_json, read_parquet, save_table, write_json, written_whole
 from entropy_dynamics.results.layout import FACTS, SEEDS, Layout, Place
 from entropy_dynamics.sections import parse
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 MODELS = "models.json"  # the scale, and the model that ran under each name
 KEYS = ["model", "method", "seed"]
@@ -63,9 +62,6 @@ def write_data(results: Results, folder: Path) -> dict[str, int]:
 
     Raises UserError if there are no evaluations or no runs, or if a file is damaged.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     rows = {}
     for name, frame in (("counts", counts_frame(results)), ("metrics", metrics_frame(results))):
         table = pa.Table.from_pandas(frame, preserve_index=False)
@@ -147,7 +143,8 @@ def restore(folders: Sequence[Path], root: Path, config: Config) -> dict[str, in
             for run, rows in metrics.groupby(KEYS):
                 path = renumbered(*run).metrics_file(whole)
                 if not path.exists():
-                    save_parquet(path, rows.drop(columns=KEYS))
+                    table = pa.Table.from_pandas(rows.drop(columns=KEYS), preserve_index=False)
+                    save_table(path, table)
     return groups
 
 
@@ -198,17 +195,15 @@ def _published(folder: Path, name: str, *columns: str) -> pd.DataFrame:
     return frame
 
 
-def _samples(correct: Int[np.ndarray, " problem"], k: int) -> "pa.Table":
+def _samples(correct: Int[np.ndarray, " problem"], k: int) -> pa.Table:
     """Samples with the given counts. Counts do not tell which of the k are correct, nor their answers."""
     is_correct = np.arange(k) < correct[:, None]
     return _ungraded(len(correct), k).set_column(2, "correct", [is_correct.ravel()])
 
 
 @cache
-def _ungraded(problems: int, k: int) -> "pa.Table":
+def _ungraded(problems: int, k: int) -> pa.Table:
     """What evaluations of as many problems and samples have in common: thousands, in few sizes."""
-    import pyarrow as pa
-
     ids = np.repeat([f"{place:09d}" for place in range(problems)], k)
     samples = {"problem_id": ids, "sample": np.tile(np.arange(k), problems), "correct": False}
     frame = pd.DataFrame(samples | {"answer": "", "finish_reason": ""})
@@ -220,8 +215,6 @@ def _stack(path: Path, files: Sequence[File]) -> int:
 
     Columns that a file lacks, as `logp` where the engine returned none, are null.
     """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
 
     def table(of_method: Iterable[File]) -> pa.Table:
         frames = [(read_parquet(file), of) for file, of in of_method]
@@ -240,7 +233,7 @@ def _stack(path: Path, files: Sequence[File]) -> int:
     return rows
 
 
-def _smallest(schema: "pa.Schema") -> dict[str, Any]:
+def _smallest(schema: pa.Schema) -> dict[str, Any]:
     """Options of pyarrow with which a published table is small; floats are split by byte."""
     floats = [column.name for column in schema if str(column.type) in ("float", "double")]
     others = [name for name in schema.names if name not in floats]

@@ -157,19 +157,14 @@ def write_json(path: Path | str, value: Any) -> None:
 
 
 def write_parquet(path: Path | str, frame: "pd.DataFrame", compression: Literal["snappy", "zstd"] = "snappy") -> None:
-    with written_whole(path) as temporary:
-        save_parquet(temporary, frame, compression)
-
-
-def save_parquet(path: Path, frame: "pd.DataFrame", compression: Literal["snappy", "zstd"] = "snappy") -> None:
-    """Like `write_parquet`, but neither atomic nor flushed: for a file of a folder that is `written_whole`."""
     import pyarrow as pa
 
-    save_table(path, pa.Table.from_pandas(frame, preserve_index=False), compression)
+    with written_whole(path) as temporary:
+        save_table(temporary, pa.Table.from_pandas(frame, preserve_index=False), compression)
 
 
 def save_table(path: Path, table: "pa.Table", compression: Literal["snappy", "zstd"] = "snappy") -> None:
-    """Like `save_parquet`, without pandas: several times as fast for a small table."""
+    """Neither atomic nor flushed: for a file of a folder that is `written_whole`."""
     import pyarrow.parquet as pq
 
     path.parent.mkdir(parents=True, exist_ok=True)

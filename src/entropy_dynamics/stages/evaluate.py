@@ -4,9 +4,6 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from itertools import product
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
 
 from entropy_dynamics.config import BASE, RunConfig, settings_of
 from entropy_dynamics.distributed.ranks import Ranks
@@ -60,25 +57,26 @@ def evaluate(
     problems = {dataset: load_problems(layout.problems(dataset)) for dataset in datasets}
     prompts = {dataset: make_prompts(config, tokenizer, problems[dataset]) for dataset in datasets}
 
-    def sampled(at: float | None, dataset: str, sampler: Sampler) -> tuple[pd.DataFrame, dict[str, Any], Shards]:
-        evaluation = configs[at].evaluation
-        samples = evaluation.samples[dataset] if evaluation.temperature else 1
-        settings = {"samples": samples, "temperature": evaluation.temperature}
-        record = {"seed": seed, "config": settings_of("evaluate", configs[at])}
-        record["prompts"] = prompts_hash(prompts[dataset])
-        record |= provenance([layout.facts(model, method, seed), layout.problems(dataset)])
-        names = [model, method, f"seed{seed}", *([] if at is None else [f"T{at:g}"]), dataset]
-        shards = Shards(layout.shards("evaluation", *names), ranks, record | {"dataset": dataset})
-        more = {"max_new_tokens": config.sampling.max_new_tokens, "stream": f"evaluation/{dataset}/seed{seed}"}
-        grade = make_grader(tokenizer, problems[dataset])
-        frame = shards.graded_samples(sampler, prompts[dataset], grade, **settings, **more)
-        return frame, {"evaluation": settings, **record}, shards
-
+    tables = []
     with nullcontext(sampler) if sampler else open_sampler(config, policy, tokenizer, ranks) as engine:
-        tables = [sampled(at, dataset, engine) for at, dataset in files]
-    for file, (frame, record, _) in zip(files.values(), tables, strict=True):
-        if ranks.is_main:
+        for (at, dataset), file in files.items():
+            evaluation = configs[at].evaluation
+            samples = evaluation.samples[dataset] if evaluation.temperature else 1
+            settings = {"samples": samples, "temperature": evaluation.temperature}
+            record = {"seed": seed, "config": settings_of("evaluate", configs[at])}
+            record["prompts"] = prompts_hash(prompts[dataset])
+            record |= provenance([layout.facts(model, method, seed), layout.problems(dataset)])
+            names = [model, method, f"seed{seed}", *([] if at is None else [f"T{at:g}"]), dataset]
+            folder = layout.shards("evaluation", *names)
+            shards = Shards(folder, ranks, record | {"dataset": dataset})
+            limit, stream = config.sampling.max_new_tokens, f"evaluation/{dataset}/seed{seed}"
+            more = {"max_new_tokens": limit, "stream": stream}
+            grade = make_grader(tokenizer, problems[dataset])
+            frame = shards.graded_samples(engine, prompts[dataset], grade, **settings, **more)
+            tables.append((file, frame, {"evaluation": settings, **record}, shards))
+    if ranks.is_main:
+        for file, frame, record, _ in tables:
             write_table(file, frame, record)
-    for _, _, shards in tables:  # only now: a job writes all sets, and starts over if it is interrupted
+    for *_, shards in tables:  # only now: a job writes all sets, and starts over if it is interrupted
         shards.delete()
     return list(files.values())

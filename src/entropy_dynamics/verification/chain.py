@@ -105,8 +105,8 @@ class Chain:
         self._hashes(path, recorded)
         self._unrecorded(path.parent, {*recorded, FACTS})
         # The same model may be at a different path on this machine.
-        now = self.settings("model", path.parent.parent.name) | {"model.path": was.get("model.path")}
-        self.findings.add("different config", path, *differences(was, now))
+        elsewhere = {"model.path": was.get("model.path")}
+        self._same_config(path, was, "model", path.parent.parent.name, **elsewhere)
 
     def _pass_rates(self, file: Path) -> None:
         model = self.config.pass_rates.model
