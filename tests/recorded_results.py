@@ -14,12 +14,13 @@ from entropy_dynamics.cli import main
 from entropy_dynamics.config import load_config, settings_of, to_yaml
 from entropy_dynamics.experiments.load import Run, load_experiment
 from entropy_dynamics.results.files import sha256, write_json, write_parquet, write_text
-from entropy_dynamics.results.layout import Layout
+from entropy_dynamics.results.layout import Layout, record_of
 from entropy_dynamics.results.provenance import provenance
 from entropy_dynamics.stages.problems import build_problem_sets
 from entropy_dynamics.tasks.countdown import TASK as COUNTDOWN
 from entropy_dynamics.tasks.files import load_problems
-from synthetic_results import MODEL, ROOT, model_facts, write_logit_steps, write_metrics
+from project_copy import ROOT
+from synthetic_results import MODEL, evaluation_frame, model_facts, write_logit_steps, write_metrics
 
 SCALE = "smoke"
 RESULTS = Path("results") / SCALE
@@ -38,6 +39,11 @@ def record(inputs: list[Path], outputs: list[Path], folder: Path, **more) -> dic
     """As stages write it, but by one commit, whatever the state of this checkout."""
     hashes = {path.relative_to(folder).as_posix(): sha256(path) for path in outputs}
     return more | provenance(inputs) | {"git": GIT, "outputs": hashes}
+
+
+def write_record(file: Path, inputs: list[Path], **more) -> None:
+    """That of a parquet file."""
+    write_json(record_of(file), record(inputs, [file], file.parent, **more))
 
 
 def write_weights(folder: Path, facts: dict) -> None:
@@ -68,30 +74,25 @@ def write_evaluation(run: Run, dataset: str, k: int, temperature: float) -> None
     solved = SOLUTIONS.model_copy(update={"habits": SOLUTIONS.habits.model_copy(update=CAREFUL)})
     expected = np.repeat([COUNTDOWN.extract(solved.solve(problem.text, rng)[0]) for problem in problems], k)
     answer = pd.Series(expected).where(rng.random(len(expected)) < 0.5, "1-1").mask(rng.random(len(expected)) < 0.1)
-    frame = pd.DataFrame(
-        {
-            "problem_id": np.repeat([problem.id for problem in problems], k),
-            "sample": np.tile(np.arange(k), len(problems)),
-            "correct": (answer == expected).to_numpy(bool),
-            "formatted": answer.notna(),
-            "answer": answer.astype("str"),
-            "finish_reason": np.where(answer.isna(), "length", "stop"),
-            "tokens": np.where(answer.isna(), 64, 30),
-        }
+    frame = evaluation_frame((answer == expected).to_numpy(bool).reshape(-1, k)).assign(
+        problem_id=np.repeat([problem.id for problem in problems], k),
+        formatted=answer.notna(),
+        answer=answer.astype("str"),
+        finish_reason=np.where(answer.isna(), "length", "stop"),
+        tokens=np.where(answer.isna(), 64, 30),
     )
     file = run.evaluation_file(RESULTS, dataset)
     write_parquet(file, frame)
     inputs = [LAYOUT.policy(run.model, run.method, run.seed) / "model.json", LAYOUT.problems(dataset)]
     own = {"evaluation": {"samples": k, "temperature": temperature}, "seed": run.seed}
     own["config"] = settings_of("evaluate", load_config(SCALE, run.model, run.method))
-    write_json(file.with_suffix(".provenance.json"), record(inputs, [file], file.parent, **own))
+    write_record(file, inputs, **own)
 
 
 def write_theory() -> None:
     write_logit_steps(RESULTS)
-    file, inputs = LAYOUT.logit_steps, [LAYOUT.model(MODEL, 0) / "model.json", LAYOUT.problems("train")]
     config = settings_of("theory", load_config(SCALE, MODEL))
-    write_json(file.with_suffix(".provenance.json"), record(inputs, [file], file.parent, config=config))
+    write_record(LAYOUT.logit_steps, [MODEL_JSON, LAYOUT.problems("train")], config=config)
 
 
 def write_untrained(seed: int) -> None:
@@ -102,9 +103,8 @@ def write_untrained(seed: int) -> None:
     correct = np.random.default_rng(seed).binomial(8, 0.3, len(ids))
     counts = {"problem_id": ids, "correct": correct, "samples": 8, "rate": correct / 8}
     write_parquet(rates, pd.DataFrame(counts))
-    inputs = [base / "model.json", LAYOUT.problems("train")]
-    own = {"config": settings_of("pass_rates", load_config(SCALE, MODEL))}
-    write_json(rates.with_suffix(".provenance.json"), record(inputs, [rates], rates.parent, **own))
+    config = settings_of("pass_rates", load_config(SCALE, MODEL))
+    write_record(rates, [base / "model.json", LAYOUT.problems("train")], config=config)
 
 
 def write_results() -> None:
@@ -155,14 +155,24 @@ def project(whole) -> None:
 
 
 @pytest.fixture
-def untabled(project) -> None:
-    """With nothing drawn."""
-    shutil.rmtree(RESULTS / "tables")
+def verify(project, verify_all):
+    """The same in a `project`."""
+    return verify_all
 
 
 @pytest.fixture
-def verify(capsys, monkeypatch, tmp_path_factory):
-    """`verify(...)`: the exit code, {(what, where): facts}, and the summary."""
+def verify_chain(verify):
+    """The same with nothing drawn."""
+    shutil.rmtree(RESULTS / "tables")
+    return verify
+
+
+@pytest.fixture
+def verify_all(whole, capsys, monkeypatch, tmp_path_factory):
+    """`verify_all(...)`: {(what, where): facts}; it fails if and only if one is an error.
+
+    The summary is an attribute.
+    """
     escaped_in_markdown = tmp_path_factory.mktemp("redrawn_in")
     monkeypatch.setattr(tempfile, "tempdir", str(escaped_in_markdown))
 
@@ -171,11 +181,12 @@ def verify(capsys, monkeypatch, tmp_path_factory):
         code = main(["verify", *(arguments or ["results/smoke"])])
         out, err = capsys.readouterr()
         assert all(line.startswith("checking ") for line in err.splitlines())  # on a busy machine
-        *lines, summary = out.splitlines()
-        assert summary.startswith("checked ")
+        *lines, call.summary = out.splitlines()
+        assert call.summary.startswith("checked ")
         findings = {tuple(line.split(": ", 2)[:2]): line.split(": ", 2)[2] for line in lines}
         assert len(findings) == len(lines)
-        return code, findings, summary
+        assert code == any(what != "not checked" for what, _ in findings)
+        return findings
 
     return call
 
