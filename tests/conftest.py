@@ -26,6 +26,7 @@ from entropy_dynamics.distributed.ranks import Ranks
 from entropy_dynamics.methods import load_method
 from entropy_dynamics.models.toy import build_toy_model
 from entropy_dynamics.models.toy_tokenizer import build_tokenizer
+from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.sampling import Prompt
 from entropy_dynamics.sampling.native import NativeSampler
 from entropy_dynamics.tasks.prompts import prompt_tokens
@@ -136,13 +137,19 @@ class SmallResults:
     settings: tuple[str, ...]
     model: str = MODEL
 
+    @property
+    def layout(self) -> Layout:
+        return Layout.of("smoke", self.folder)
+
     def run(self, method: str) -> Path:
-        return self.folder / "smoke" / "runs" / self.model / method / "seed0"
+        return self.layout.run(self.model, method, 0)
+
+    def command(self, *words: str) -> list[str]:
+        return [*words, "--scale", "smoke", "--results", str(self.folder), *self.settings]
 
     def train(self, method: str) -> list[str]:
         """The command of a run."""
-        of_a_run = ("--model", self.model, "--method", method, "--seed", "0")
-        return ["train", "--scale", "smoke", "--results", str(self.folder), *of_a_run, *self.settings]
+        return self.command("train", "--model", self.model, "--method", method, "--seed", "0")
 
 
 SMALL = (  # settings of the smoke scale
@@ -159,7 +166,7 @@ SMALL = (  # settings of the smoke scale
 def prepared_results(tmp_path_factory) -> SmallResults:
     made = SmallResults(tmp_path_factory.mktemp("small"), tuple(set_to(SMALL)))
     for stage in (["problems"], ["model", "--model", made.model], ["pass_rates"]):
-        assert main([*stage, "--scale", "smoke", "--results", str(made.folder), *made.settings]) == 0
+        assert main(made.command(*stage)) == 0
     return made
 
 
@@ -208,16 +215,10 @@ def toy_model_config(**changes) -> ToyModelConfig:
 def make_model(tokenizer) -> Callable:
     """`make_model(architecture)`: a fresh untrained model of one or two layers, the same weights each time."""
 
-    def make(architecture: str = "qwen2", *, layers=1, heads=1, kv_heads=1, seed: int = 5, tied: bool = True):
-        spec = toy_model_config(
-            architecture=architecture,
-            hidden_size=32 * heads,
-            layers=layers,
-            heads=heads,
-            kv_heads=kv_heads,
-            tied_embeddings=tied,
-            seed=seed,
-        )
+    def make(architecture: str = "qwen2", *, heads: int = 1, tied: bool = True, **more: int):
+        """`more`: layers, kv_heads or seed."""
+        own = {"hidden_size": 32 * heads, "heads": heads, "tied_embeddings": tied}
+        spec = toy_model_config(architecture=architecture, **own, **more)
         model = build_toy_model(spec, tokenizer).eval()
         with torch.no_grad():  # weights as large as a trained model's, so that its distributions are not nearly uniform
             for parameter in model.parameters():

@@ -211,14 +211,18 @@ def differences(results: Path, expected: Path) -> list[str]:
     Compared bytewise, except for logs, the columns `seconds_*` of metrics, the machine's keys in a run's config, and in
     provenance the commit, which may change meanwhile, and the outputs' hashes; in the report, commits and minutes.
     """
-    found, wanted = _files(results), _files(expected)
+    found, wanted = (
+        {name: path for name, path in files_in(folder).items() if not name.startswith("logs/")}
+        for folder in (results, expected)
+    )
     differing = [name for name in found.keys() & wanted.keys() if not _same(found[name], wanted[name])]
     return sorted([*differing, *(found.keys() ^ wanted.keys())])
 
 
-def _files(results: Path) -> dict[str, Path]:
-    names = {path.relative_to(results).as_posix(): path for path in results.rglob("*") if path.is_file()}
-    return {name: path for name, path in names.items() if not name.startswith("logs/")}
+def files_in(folder: Path) -> dict[str, Path]:
+    """All files below a folder, by relative name."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {path.relative_to(folder).as_posix(): path for path in files}
 
 
 def _same(one: Path, other: Path) -> bool:

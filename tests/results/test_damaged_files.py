@@ -10,15 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from fault_harness import COMMANDS, EVALUATION, MODEL_FOLDER, RUN, assert_one_line, differences, truncate
+from fault_harness import COMMANDS, EVALUATION, MODEL_FOLDER, RUN, assert_one_line, differences, files_in, truncate
 from preloaded import program
 
 FLIPS = 60
 SEED = 6
-
-
-def names_in(folder: Path) -> set[str]:
-    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize(
@@ -41,9 +37,9 @@ def test_a_truncated_file_is_named_with_its_remedy(finished, stage, damaged, nam
     truncate(path)
     if name == "train":
         shutil.rmtree(Path("results/smoke", RUN))
-    before = names_in(finished / "results")
+    before = files_in(finished / "results")
     assert_one_line(stage(*COMMANDS[name]), str(path.parent), "delete")
-    assert names_in(finished / "results") == before
+    assert files_in(finished / "results") == before
 
 
 def test_a_claim_names_the_truncated_file_that_it_cannot_be_judged_by(stage):
@@ -75,9 +71,8 @@ def test_verify_names_a_file_in_which_one_bit_is_flipped(finished, stage):
     """Random files of a finished scale, without its logs, each with one bit flipped at a random place."""
     place = random.Random(SEED)
     results = finished / "results/smoke"
-    files = sorted(path for path in results.rglob("*") if path.is_file() and path.stat().st_size)
-    files = [path for path in files if path.relative_to(results).parts[0] != "logs"]
-    files = place.sample(files, FLIPS)
+    files = [path for name, path in files_in(results).items() if not name.startswith("logs/")]
+    files = place.sample([path for path in files if path.stat().st_size], FLIPS)
     assert stage("verify")[0] == 0
     unseen = []
     for path in files:

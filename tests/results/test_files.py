@@ -12,12 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from entropy_dynamics.results.files import read_jobs, read_json, read_parquet, write_json, write_parquet, written_whole
-from fault_harness import flip_a_bit, truncate
+from fault_harness import files_in, flip_a_bit, truncate
 from mistakes import mistake
-
-
-def everything(folder):
-    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
 def test_a_file_appears_only_when_complete(tmp_path):
@@ -28,7 +24,7 @@ def test_a_file_appears_only_when_complete(tmp_path):
         assert temporary.parent == path.parent  # a rename across file systems is a copy
         assert "partial" in temporary.name
     assert path.read_text() == "half"
-    assert everything(tmp_path) == ["new/folder/file.txt"]
+    assert [*files_in(tmp_path)] == ["new/folder/file.txt"]
 
 
 @pytest.mark.parametrize(
@@ -41,7 +37,7 @@ def test_a_crash_leaves_the_old_state(tmp_path, error, kind):
         (path / "old").write_text("old")
     elif kind == "file":
         path.write_text("old")
-    before = everything(tmp_path)
+    before = [*files_in(tmp_path)]
 
     def crash():
         with written_whole(path) as temporary:
@@ -53,7 +49,7 @@ def test_a_crash_leaves_the_old_state(tmp_path, error, kind):
 
     with pytest.raises(error):
         crash()
-    assert everything(tmp_path) == before
+    assert [*files_in(tmp_path)] == before
     assert kind != "file" or path.read_text() == "old"
 
 
@@ -95,7 +91,7 @@ def test_a_directory_replaces_the_old_one(tmp_path):
             (temporary / "deep").mkdir(parents=True)
             for name in names:
                 (temporary / "deep" / name).write_text(name * 2)
-    assert everything(tmp_path) == ["run/deep/b", "run/deep/c"]
+    assert [*files_in(tmp_path)] == ["run/deep/b", "run/deep/c"]
     assert (path / "deep" / "c").read_text() == "cc"
 
 
@@ -110,7 +106,7 @@ def test_content_is_flushed_before_the_rename(tmp_path, monkeypatch, kind):
             temporary.mkdir()
         (temporary / "file" if kind == "directory" else temporary).write_text("x")
     assert order == [*["flush"] * (2 if kind == "directory" else 1), "rename", "flush"]
-    assert everything(tmp_path) == ["new/file" if kind == "directory" else "new"]
+    assert [*files_in(tmp_path)] == ["new/file" if kind == "directory" else "new"]
 
 
 def unfinished(folder, name, pid, host=None):

@@ -25,6 +25,8 @@ from entropy_dynamics.results.layout import Layout, record_of
 from entropy_dynamics.tasks import Problem
 from entropy_dynamics.tasks.files import load_problems, write_problems
 from entropy_dynamics.training.first_order import COLUMNS
+from entropy_dynamics.training.trainer import Trainer
+from fault_harness import files_in
 
 SMALL = [
     *("data.train.size=24", "data.evaluation.aime24.size=3", "data.evaluation.aime25.size=3"),
@@ -62,10 +64,6 @@ def layout(tmp_path):
 
 
 TRAIN = ("train", "--model", MODEL, "--method", "grpo", "--seed", "0")
-
-
-def files_of(folder):
-    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
 def keep(layout, kept):
@@ -129,26 +127,22 @@ def test_from_problems_to_evaluation(run, refused, layout, tmp_path):
     for file in (layout.pass_rates(0), layout.problems("train"), layout.model(MODEL, 0) / "model.json"):
         assert record["inputs"][file.as_posix()] == sha256(file)
 
-    evaluate = ("evaluate", "--model", MODEL, "--method", "clip_b@mu=0.5", "--seed", "0")
     samples = layout.evaluation(MODEL, "clip_b@mu=0.5", 0)
     by_training = {path.name: path.read_bytes() for path in samples.iterdir()}
     assert sorted(by_training) == [f"{name}.{end}" for name in SETS for end in ("parquet", "provenance.json")]
     shutil.rmtree(samples)
-    run(*evaluate)
+    run("evaluate", "--model", MODEL, "--method", "clip_b@mu=0.5", "--seed", "0")
     assert {path.name: path.read_bytes() for path in samples.iterdir()} == by_training
-    assert "evaluation.samples has no 'train'" in refused(*evaluate, "--datasets", "train")
     assert not list(tmp_path.rglob("*.partial"))
 
 
 def test_a_toy_model_beside_problems_from_files(run, tmp_path):
     """The warm start leaves out the problems of its task among them, and does not trip over the rest."""
     texts = ["Find $x$ if $x + 1 = 2$.", "1,2,3=6", "4,5,6=3", "7,8,9=6", "1+2+3"]
-    rows = [json.dumps({"id": number, "problem": text, "answer": 1}) for number, text in enumerate(texts)]
-    files = {name: tmp_path / f"{name}.jsonl" for name in ("train", *SETS)}
-    for row, file in zip(rows, files.values(), strict=True):
-        file.write_text(row + "\n")
-    keys = {name: "data.train" if name == "train" else f"data.evaluation.{name}" for name in files}
-    sources = [f"{keys[name]}={{source: file, path: {files[name]}}}" for name in files]
+    sources = []
+    for key, text in zip(("train", *(f"evaluation.{name}" for name in SETS)), texts, strict=True):
+        file = write_lines(tmp_path / f"{key}.jsonl", [{"id": key, "problem": text, "answer": 1}])
+        sources.append(f"data.{key}={{source: file, path: {file}}}")
     run("problems", settings=sources)
     run("model", "--model", MODEL, settings=sources)
 
@@ -166,19 +160,19 @@ def untrained(tmp_path_factory):
 
 
 @pytest.fixture
-def prepared(untrained, tmp_path):
-    """A test's own copy."""
+def ready(untrained, tmp_path, layout):
+    """The layout of a test's own copy."""
     shutil.copytree(untrained, tmp_path, dirs_exist_ok=True)
+    return layout
 
 
-@pytest.mark.usefixtures("prepared")
-def test_training_uses_kept_problems_only_and_each_set_has_its_own_answers(run, layout, monkeypatch):
+def test_training_uses_kept_problems_only_and_each_set_has_its_own_answers(run, ready, monkeypatch):
     """A validation problem may have the id of a training problem, since sets can come from different files."""
     from entropy_dynamics.stages import train as run_module
 
-    kept = keep(layout, 5)
-    trained = {problem.id: problem.answer for problem in load_problems(layout.problems("train")) if problem.id in kept}
-    write_problems(layout.problems("validation"), [Problem(name, "9,9,9=27", "27", "countdown") for name in trained])
+    kept = keep(ready, 5)
+    trained = {problem.id: problem.answer for problem in load_problems(ready.problems("train")) if problem.id in kept}
+    write_problems(ready.problems("validation"), [Problem(name, "9,9,9=27", "27", "countdown") for name in trained])
     graders = []
     original = run_module.make_grader
 
@@ -192,39 +186,35 @@ def test_training_uses_kept_problems_only_and_each_set_has_its_own_answers(run, 
     assert dict.fromkeys(list(trained)[:2], "27") in graders  # as many as validation_problems
 
 
-@pytest.mark.usefixtures("prepared")
-def test_a_rerun_replaces_the_old_run(run, layout):
-    """That it gives the same bytes is shown by test_preload.py."""
-    out = layout.run(MODEL, "grpo", 0)
-    out.mkdir(parents=True)
-    (out / "left over").write_text("from an older version")
-    run(*TRAIN)
-    assert not (out / "left over").exists()
+def not_finite(grade) -> float:
+    return float("nan")
 
 
-@pytest.mark.usefixtures("prepared")
-@pytest.mark.parametrize("broken_by", [KeyboardInterrupt, "not finite"])
-def test_an_interrupted_run_leaves_nothing(run, layout, tmp_path, monkeypatch, broken_by):
-    from entropy_dynamics.training.trainer import Trainer
+def ctrl_c(grade) -> float:
+    raise KeyboardInterrupt
 
-    step = Trainer.step
 
-    def broken(self, number):
-        if number == 1:
-            if broken_by is KeyboardInterrupt:
-                raise KeyboardInterrupt
-            self.reward = lambda grade: float("nan")
-        return step(self, number)
+def break_step(monkeypatch, number, reward) -> None:
+    """From this step on, rewards are `reward(grade)`."""
 
-    monkeypatch.setattr(Trainer, "step", broken)
-    before = files_of(tmp_path)
-    out, err = run(*TRAIN, code=130 if broken_by is KeyboardInterrupt else 2)
-    assert not layout.run(MODEL, "grpo", 0).exists()
-    failure = layout.failure(MODEL, "grpo", 0)
-    kept = (failure, layout.step_samples(MODEL, "grpo", 0))  # the samples of a step, as soon as it is done
-    left = {path for path in files_of(tmp_path) if not any((tmp_path / path).is_relative_to(folder) for folder in kept)}
+    def step(self, now, really=Trainer.step):
+        self.reward = reward if now == number else self.reward
+        return really(self, now)
+
+    monkeypatch.setattr(Trainer, "step", step)
+
+
+@pytest.mark.parametrize("reward", [ctrl_c, not_finite])
+def test_an_interrupted_run_leaves_nothing(run, ready, tmp_path, monkeypatch, reward):
+    break_step(monkeypatch, 1, reward)
+    before = files_in(tmp_path)
+    out, err = run(*TRAIN, code=130 if reward is ctrl_c else 2)
+    assert not ready.run(MODEL, "grpo", 0).exists()
+    failure = ready.failure(MODEL, "grpo", 0)
+    kept = (failure, ready.step_samples(MODEL, "grpo", 0))  # the samples of a step, as soon as it is done
+    left = {path for path in files_in(tmp_path) if not any((tmp_path / path).is_relative_to(folder) for folder in kept)}
     assert left == set(before)
-    if broken_by is KeyboardInterrupt:
+    if reward is ctrl_c:
         assert err.splitlines()[-1].startswith("interrupted")
         assert not failure.exists()
     else:
@@ -233,33 +223,24 @@ def test_an_interrupted_run_leaves_nothing(run, layout, tmp_path, monkeypatch, b
     assert "Traceback" not in out + err
 
 
-@pytest.mark.usefixtures("prepared")
 @pytest.mark.parametrize("broken_step", [0, 1])
-def test_a_broken_run_resumes_from_the_last_good_step(run, layout, monkeypatch, broken_step):
-    from entropy_dynamics.training.trainer import Trainer
-
-    def broken(self, number):
-        if number == broken_step:
-            self.reward = lambda grade: float("nan")
-        return Trainer.step(self, number)
-
+def test_a_broken_run_resumes_from_the_last_good_step(run, ready, monkeypatch, broken_step):
     settings = ["training.steps=3", "training.checkpoint_every=2"]
     with monkeypatch.context() as patched:
-        patched.setattr("entropy_dynamics.stages.train.Trainer", type("Broken", (Trainer,), {"step": broken}))
+        break_step(patched, broken_step, not_finite)
         run(*TRAIN, settings=settings, code=2)
     _, err = run(*TRAIN, settings=settings)
     assert ("resumes from the checkpoint after step 1" in err) == (broken_step == 1)
-    assert not layout.checkpoints(MODEL, "grpo", 0).exists()
+    assert not ready.checkpoints(MODEL, "grpo", 0).exists()
 
 
-@pytest.mark.usefixtures("prepared")
-def test_a_run_whose_files_another_job_has_removed_can_be_finished(run, layout, monkeypatch):
+def test_a_run_whose_files_another_job_has_removed_can_be_finished(run, ready, monkeypatch):
     """Snakemake removes outputs before the command of a second job is refused, here at the end of the evaluation."""
     from entropy_dynamics.stages.evaluate import evaluate
 
     def evaluated(*arguments, **settings):
         samples = evaluate(*arguments, **settings)
-        [file] = layout.root.glob("runs/*/*/*/metrics.parquet")
+        [file] = ready.root.glob("runs/*/*/*/metrics.parquet")
         file.unlink()
         return samples
 
@@ -270,33 +251,31 @@ def test_a_run_whose_files_another_job_has_removed_can_be_finished(run, layout, 
     assert re.fullmatch(r"error: \S+/\w+\.parquet is gone: .* checkpoints are kept.*", err.splitlines()[-1])
     _, err = run(*TRAIN, settings=settings)
     assert "resumes from the checkpoint after step 2" in err
-    assert not layout.checkpoints(MODEL, "grpo", 0).exists()
+    assert not ready.checkpoints(MODEL, "grpo", 0).exists()
 
 
 # ---------------------------------------------------------------- mistakes; more in test_user_errors.py
 def test_a_source_is_not_overwritten(refused, layout, tmp_path):
-    file = layout.data / "train.jsonl"
-    file.parent.mkdir(parents=True)
-    file.write_text(json.dumps({"id": 1, "problem": "1+1", "answer": 2}) + "\n")
+    rows = [{"id": 1, "problem": "1+1", "answer": 2}]
+    file = write_lines(layout.data / "train.jsonl", rows)
     settings = [f"data.train={{source: file, path: {file}, task: math}}"]
     assert "choose another folder" in refused("problems", settings=settings)
-    assert files_of(tmp_path) == ["laptop/data/train.jsonl"]
+    assert [*files_in(tmp_path)] == ["laptop/data/train.jsonl"]
 
 
-@pytest.mark.usefixtures("prepared")
-def test_results_of_another_config_are_not_replaced(run, refused, layout, tmp_path):
-    layout.pass_rates(0).unlink()
+def test_results_of_another_config_are_not_replaced(run, refused, ready, tmp_path):
+    ready.pass_rates(0).unlink()
     no_filter = ("pass_rates.low=null", "pass_rates.high=null", "pass_rates.samples=2")
     stages = [
-        (("problems",), "data.seed=9", layout.problems_report),
-        (("model", "--model", MODEL), f"toy_models[{MODEL}].seed=9", layout.facts(MODEL, "base", 0)),
-        (("pass_rates",), "pass_rates.samples=3", layout.pass_rates(0)),
-        (TRAIN, "training.optimizer.learning_rate=0.5", layout.run(MODEL, "grpo", 0) / "config.yaml"),
-        (("theory",), "sampling.temperature=0.5", layout.logit_steps),
+        (("problems",), "data.seed=9", ready.problems_report),
+        (("model", "--model", MODEL), f"toy_models[{MODEL}].seed=9", ready.facts(MODEL, "base", 0)),
+        (("pass_rates",), "pass_rates.samples=3", ready.pass_rates(0)),
+        (TRAIN, "training.optimizer.learning_rate=0.5", ready.run(MODEL, "grpo", 0) / "config.yaml"),
+        (("theory",), "sampling.temperature=0.5", ready.logit_steps),
         (
             ("evaluate", *TRAIN[1:], "--datasets", "aime24", "aime24"),
             "evaluation.samples.aime24=3",
-            layout.evaluation_file(MODEL, "grpo", 0, "aime24"),
+            ready.evaluation_file(MODEL, "grpo", 0, "aime24"),
         ),
     ]
     for command, _, _ in stages:
@@ -305,12 +284,12 @@ def test_results_of_another_config_are_not_replaced(run, refused, layout, tmp_pa
     for command, changed, result in stages:
         assert f"{result} was made with another config" in refused(*command, settings=(*no_filter, changed))
     assert "no folder nowhere" in refused("problems", settings=(*no_filter, "data.folder=nowhere"))
-    (layout.run(MODEL, "grpo", 0) / "config.yaml").write_text("")
+    (ready.run(MODEL, "grpo", 0) / "config.yaml").write_text("")
     assert "was made with another config" in refused(*TRAIN, settings=no_filter)
-    (record := record_of(layout.pass_rates(0))).unlink()
-    assert f"{layout.pass_rates(0)} has no config in {record.name}; " in refused("pass_rates", settings=no_filter)
-    shutil.rmtree(layout.run(MODEL, "grpo", 0))  # what a run ends with is not refused at its end
-    message = f"{layout.evaluation_file(MODEL, 'grpo', 0, 'aime24')} was made with another config"
+    (record := record_of(ready.pass_rates(0))).unlink()
+    assert f"{ready.pass_rates(0)} has no config in {record.name}; " in refused("pass_rates", settings=no_filter)
+    shutil.rmtree(ready.run(MODEL, "grpo", 0))  # what a run ends with is not refused at its end
+    message = f"{ready.evaluation_file(MODEL, 'grpo', 0, 'aime24')} was made with another config"
     record.write_bytes(before[record])
     assert message in refused(*TRAIN, settings=(*no_filter, "evaluation.temperature=0.5"))
     assert all(path.read_bytes() == before[path] for path in tmp_path.rglob("*") if path.is_file())
@@ -319,14 +298,12 @@ def test_results_of_another_config_are_not_replaced(run, refused, layout, tmp_pa
 def test_a_fresh_clone_says_what_makes_a_run(monkeypatch, tmp_path, capfd):
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     monkeypatch.chdir(tmp_path)
-    every, run = (
-        "--scale laptop; all that is missing: snakemake --config scale=laptop -- results/laptop",
-        f"{MODEL}/grpo",
-    )
-    made = f"make it with: entropy-dynamics problems {every}/runs/{run}/seed0/metrics.parquet"
+    run = f"{MODEL}/grpo/seed0"
+    every = "--scale laptop; all that is missing: snakemake --config scale=laptop -- results/laptop"
+    made = f"make it with: entropy-dynamics problems {every}/runs/{run}/metrics.parquet"
     assert error(capfd, *TRAIN).endswith(made)
     evaluate = ("evaluate", *TRAIN[1:], "--temperatures", "0.33")  # which no rule makes
-    assert error(capfd, *evaluate).endswith(f"{every}/evaluations/{run}/seed0/aime24.parquet")
+    assert error(capfd, *evaluate).endswith(f"{every}/evaluations/{run}/aime24.parquet")
 
 
 def test_without_a_command_the_commands_are_listed(capfd):

@@ -57,8 +57,11 @@ def test_hand_worked_rows(tokenizer):
 
 
 @pytest.fixture
-def prepared(tmp_path, shared_model, tokenizer, problems):
-    """A config for two small sets, and a layout with a base and a trained policy and the problems."""
+def evaluated(tmp_path, shared_model, tokenizer, problems):
+    """`evaluated(method, seed, ...)`: the files of small sets, by a base and a trained policy.
+
+    The config and the layout are attributes.
+    """
     overrides = ["sampling.max_new_tokens=40", "evaluation.samples={aime24: 5, aime25: 3, dapo500: 2}"]
     config = load_config("laptop", MODEL, "base", overrides)
     layout = Layout(tmp_path / "results")
@@ -67,12 +70,17 @@ def prepared(tmp_path, shared_model, tokenizer, problems):
         write_json(layout.policy(MODEL, method, 0) / "model.json", {"name": MODEL})
     for name, chosen in {"aime24": problems[:4], "aime25": problems[4:9], "dapo500": problems[9:]}.items():
         write_problems(layout.problems(name), chosen)
-    return config, layout
+
+    def call(method, seed, *arguments, **named):
+        return evaluate(config, layout, method, seed, *arguments, **named)
+
+    call.config, call.layout = config, layout
+    return call
 
 
-def test_each_set_gets_its_file_and_number_of_samples(prepared, problems):
-    config, layout = prepared
-    written = evaluate(config, layout, "base", 0, ["aime24", "dapo500"])
+def test_each_set_gets_its_file_and_number_of_samples(evaluated, problems):
+    layout = evaluated.layout
+    written = evaluated("base", 0, ["aime24", "dapo500"])
     out = layout.evaluation(MODEL, "base", 0)
     assert written == [out / "aime24.parquet", out / "dapo500.parquet"]
     assert sorted(path.name for path in out.iterdir()) == [
@@ -95,11 +103,10 @@ def test_each_set_gets_its_file_and_number_of_samples(prepared, problems):
     assert set(record["git"]) == {"commit", "changed"}
 
 
-def test_further_temperatures_are_beside_the_usual_one(prepared):
-    config, layout = prepared
-    usual, *_ = evaluate(config, layout, "grpo", 0, ["aime24"])
+def test_further_temperatures_are_beside_the_usual_one(evaluated):
+    usual, *_ = evaluated("grpo", 0, ["aime24"])
     before = usual.read_bytes()
-    greedy, cold = evaluate(config, layout, "grpo", 0, ["aime24"], temperatures=[0, 0.4])
+    greedy, cold = evaluated("grpo", 0, ["aime24"], temperatures=[0, 0.4])
     assert [path.parent.name for path in (greedy, cold)] == ["T0", "T0.4"]
     assert usual.read_bytes() == before
     assert pd.read_parquet(greedy)["sample"].unique().tolist() == [0]  # all samples would be equal
@@ -107,28 +114,26 @@ def test_further_temperatures_are_beside_the_usual_one(prepared):
     record = json.loads(cold.with_suffix(".provenance.json").read_text())
     assert record["evaluation"] == {"samples": 5, "temperature": 0.4}
     assert record["config"]["evaluation.temperature"] == 0.4
-    evaluate(config, layout, "grpo", 0, ["aime24"], temperatures=[0.4])  # the same again may replace it
+    evaluated("grpo", 0, ["aime24"], temperatures=[0.4])  # the same again may replace it
 
 
-def test_samples_at_the_usual_temperature_have_one_path(prepared):
-    config, layout = prepared
-    usual, *_ = evaluate(config, layout, "grpo", 0, ["aime24"])
-    before, at = usual.read_bytes(), config.evaluation.temperature
-    named = evaluate(config, layout, "grpo", 0, ["aime24"], temperatures=[at, at + 1e-9, 0.4, -0.0])
+def test_samples_at_the_usual_temperature_have_one_path(evaluated):
+    usual, *_ = evaluated("grpo", 0, ["aime24"])
+    before, at = usual.read_bytes(), evaluated.config.evaluation.temperature
+    named = evaluated("grpo", 0, ["aime24"], temperatures=[at, at + 1e-9, 0.4, -0.0])
     assert named == [usual.parent / place / "aime24.parquet" for place in ("", "T0.4", "T0")]
     assert usual.read_bytes() == before
     assert not (usual.parent / f"T{at:g}").exists()
 
 
-def test_an_untrained_model_that_is_pretrained_exists_once(prepared):
-    config, layout = prepared
-    pretrained = config.model_copy(update={"toy_models": {}})
-    with pytest.raises(UserError, match=r"--seed 3: .* is pretrained, so it exists once, with seed 0"):
-        evaluate(pretrained, layout, "base", 3)
+def test_an_untrained_model_that_is_pretrained_exists_once(evaluated):
+    pretrained = evaluated.config.model_copy(update={"toy_models": {}})
+    with mistake("--seed 3: ", " is pretrained, so it exists once, with seed 0"):
+        evaluate(pretrained, evaluated.layout, "base", 3)
 
 
-def test_random_numbers_depend_on_set_and_seed_only(prepared, monkeypatch, shared_model):
-    config, layout = prepared
+def test_random_numbers_depend_on_set_and_seed_only(evaluated, monkeypatch, shared_model):
+    layout = evaluated.layout
     asked = []
 
     def sampler(_, directory, tokenizer, ranks):
@@ -139,10 +144,10 @@ def test_random_numbers_depend_on_set_and_seed_only(prepared, monkeypatch, share
         return nullcontext(SimpleNamespace(sample=sample))
 
     monkeypatch.setattr(stage, "open_sampler", sampler)
-    evaluate(config, layout, "base", 0, ["aime24", "aime25"])
-    evaluate(config, layout, "grpo", 0, ["aime24"])
+    evaluated("base", 0, ["aime24", "aime25"])
+    evaluated("grpo", 0, ["aime24"])
     save_policy(shared_model, load_policy(layout.model(MODEL, 0))[1], layout.policy(MODEL, "grpo", 1))
-    evaluate(config, layout, "grpo", 1, ["aime24"])
+    evaluated("grpo", 1, ["aime24"])
     first, other_set, other_method, other_seed = asked
     assert first == {"samples": 5, "temperature": 0.7, "max_new_tokens": 40, "stream": first["stream"]}
     assert other_set["samples"] == 3
@@ -150,20 +155,10 @@ def test_random_numbers_depend_on_set_and_seed_only(prepared, monkeypatch, share
     assert len({one["stream"] for one in (first, other_set, other_seed)}) == 3
 
 
-def test_the_trained_policy_is_the_one_that_is_evaluated(prepared, make_model, tokenizer):
-    config, layout = prepared
-    save_policy(make_model("qwen2", seed=99), tokenizer, layout.policy(MODEL, "grpo", 0))
-    for method in ("base", "grpo"):
-        evaluate(config, layout, method, 0, ["dapo500"])
-    base, grpo = (pd.read_parquet(layout.evaluation(MODEL, m, 0) / "dapo500.parquet") for m in ("base", "grpo"))
-    assert base["tokens"].tolist() != grpo["tokens"].tolist()
-
-
-def test_an_interrupted_evaluation_resumes(prepared, monkeypatch):
+def test_an_interrupted_evaluation_resumes(evaluated, monkeypatch):
     """Interrupted in the third shard of the second set; then only missing shards are sampled."""
-    config, layout = prepared
     datasets = ["aime24", "aime25"]
-    whole = {file: file.read_bytes() for file in evaluate(config, layout, "base", 0, datasets)}
+    whole = {file: file.read_bytes() for file in evaluated("base", 0, datasets)}
     for file in whole:
         file.unlink()
     asked = []
@@ -178,12 +173,12 @@ def test_an_interrupted_evaluation_resumes(prepared, monkeypatch):
     monkeypatch.setattr(shards, "PROMPTS_HELD", 2)
     monkeypatch.setattr(NativeSampler, "sample", counting)
     with pytest.raises(KeyboardInterrupt):
-        evaluate(config, layout, "base", 0, datasets)
+        evaluated("base", 0, datasets)
     assert len(asked) == 5  # 2 + 2 problems, 2 + 2 + 1 problems
-    evaluate(config, layout, "base", 0, datasets)
+    evaluated("base", 0, datasets)
     assert asked[5:] == asked[4:5]
     assert {file: file.read_bytes() for file in whole} == whole
-    assert not list((layout.root / "shards").iterdir())
+    assert not list((evaluated.layout.root / "shards").iterdir())
 
 
 @pytest.mark.parametrize(
@@ -194,11 +189,11 @@ def test_an_interrupted_evaluation_resumes(prepared, monkeypatch):
         ("base", ["aime24", "aime25"], "/aime25.parquet; make it with: entropy-dynamics problems"),
     ],
 )
-def test_mistakes_are_one_line_and_write_nothing_for_that_set(prepared, method, datasets, message):
-    config, layout = prepared
+def test_mistakes_are_one_line_and_write_nothing_for_that_set(evaluated, method, datasets, message):
+    layout = evaluated.layout
     layout.problems("aime25").unlink()
     with mistake(message):
-        evaluate(config, layout, method, 0, datasets)
+        evaluated(method, 0, datasets)
     assert not (layout.evaluation(MODEL, method, 0) / f"{datasets[-1]}.parquet").exists()
 
 

@@ -12,13 +12,11 @@ import pytest
 import yaml
 
 from command_line import run, write_lines
-from conftest import ROOT, SETS
+from conftest import MODEL, ROOT, SETS
 from entropy_dynamics.cli import main
 from entropy_dynamics.results.layout import Layout
 from entropy_dynamics.tasks.files import load_problems
 from project_copy import copy_project, with_package
-
-MODEL = "qwen2.5-7b-instruct"
 
 
 def text_of(page: str) -> str:
@@ -39,6 +37,8 @@ def commands(page: str, section: str = "") -> list[str]:
 
 def completed(words: list[str], folder: Path, environment: dict[str, str]) -> str:
     """What a command says that has to end well."""
+    if words[0] == "entropy-dynamics":
+        words = ["python", "-m", "entropy_dynamics.cli", *words[1:]]
     done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, f"{words}\n{done.stdout}{done.stderr}"
     return done.stdout + done.stderr
@@ -57,8 +57,6 @@ def small(smoke_project, tmp_path):
             words += ["--config", "scale=smoke"]
         elif words[1] in ("train", "config", "claims", "draw", "report") and "--scale" not in words:
             words += ["--scale", "smoke"]
-        if words[0] == "entropy-dynamics":
-            words[:1] = ["python", "-m", "entropy_dynamics.cli"]
         return completed(words, folder, environment)
 
     call.folder = folder
@@ -81,8 +79,8 @@ def test_one_thing_is_run_again_as_the_page_says(small):
     assert "mu" in small(commands("configuration.md")[1])
     table = re.findall(r"^\| (?:Figure|Table) \d.*$", text_of("rerun.md"), re.MULTILINE)
     named = {name for row in table for name in re.findall(r"`([a-z_]+)`", row.split("|")[2])}
-    methods = named - {"pos", "gt", "neg", "lt"}
-    assert all((ROOT / f"configs/method/{name}.yaml").is_file() for name in methods)
+    for name in named - {"pos", "gt", "neg", "lt"}:
+        assert (ROOT / f"configs/method/{name}.yaml").is_file()
 
 
 def test_what_is_there_after_a_stop_is_judged_drawn_and_shown(small):
@@ -119,8 +117,7 @@ def test_own_data_trains_as_a_scale_of_its_own(tmp_path):
     scale |= {"extends": "smoke", "pass_rates": {"low": None, "high": None}}
     (folder / "configs/scale/mine.yaml").write_text(yaml.safe_dump(scale))
     for line in commands("data.md")[:2]:
-        words = shlex.split(line.replace("entropy-dynamics", "python -m entropy_dynamics.cli", 1))
-        completed(words, folder, environment)
+        completed(shlex.split(line), folder, environment)
     layout = Layout(folder / "results/mine")
     assert len(load_problems(layout.problems("train"))) == 30
     assert layout.figure("figure4", "png").is_file()
@@ -183,8 +180,7 @@ def test_a_model_of_ones_own_is_trained_and_compared(smoke_project, tmp_path):
         *("problems", "model", "prompt", "pass_rates", "train", "train", "pass-at-k"),
     ]
     for line in lines:
-        words = ["python", "-m", "entropy_dynamics.cli", *shlex.split(line)[1:]]
-        said = completed(words, folder, environment)
+        said = completed(shlex.split(line), folder, environment)
     assert "difference" in said
     facts = json.loads((folder / "results/my-scale/models/my-model/seed0/model.json").read_text())
     assert not facts["toy"]
