@@ -116,25 +116,12 @@ def mutants(source: str) -> Iterator[tuple[str, range | None, ast.Module]]:
     """
     tree = ast.parse(source)
     statements = [node for node in ast.walk(tree) if isinstance(node, ast.stmt)]
-    for parent in _nodes(tree):
-        for field, value in ast.iter_fields(parent):
-            if field in NOT_LOOKED_AT:
-                continue
-            places = value if isinstance(value, list) else [value]
-            for index, node in enumerate(places):
-                if not isinstance(node, ast.AST) or _is_text(node):
-                    continue
-                for other in _changed(node):
-                    about = f"{node.lineno}: {_short(node)}  ->  {_short(ast.copy_location(other, node))}"
-                    if isinstance(value, list):
-                        value[index] = other
-                    else:
-                        setattr(parent, field, other)
-                    yield about, _lines(statements, node.lineno), ast.fix_missing_locations(tree)
-                    if isinstance(value, list):
-                        value[index] = node
-                    else:
-                        setattr(parent, field, node)
+    for node, put in _nodes(tree):
+        for other in _changed(node):
+            about = f"{node.lineno}: {_short(node)}  ->  {_short(ast.copy_location(other, node))}"
+            put(other)
+            yield about, _lines(statements, node.lineno), ast.fix_missing_locations(tree)
+            put(node)
 
 
 def _lines(statements: list[ast.stmt], line: int) -> range | None:
@@ -146,15 +133,21 @@ def _lines(statements: list[ast.stmt], line: int) -> range | None:
     return range(inner.lineno, max(inner.lineno + 1, body[0].lineno) if body else inner.end_lineno + 1)
 
 
-def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """All nodes but those of types, imports and what is said to the user."""
+def _nodes(tree: ast.AST) -> Iterator[tuple[ast.AST, Callable[[ast.AST], None]]]:
+    """All nodes but those of types, imports and what is said to the user.
+
+    And, for each, what puts another in its place.
+    """
     for field, value in ast.iter_fields(tree):
         if field in NOT_LOOKED_AT:
             continue
-        for node in value if isinstance(value, list) else [value]:
+        for index, node in enumerate(value if isinstance(value, list) else [value]):
             if isinstance(node, ast.AST) and not _is_text(node):
                 yield from _nodes(node)
-    yield tree
+                put = partial(setattr, tree, field)
+                if isinstance(value, list):
+                    put = partial(value.__setitem__, index)
+                yield node, put
 
 
 def _is_text(node: ast.AST) -> bool:
