@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from tables import smollm2
-from tables.effects import MINUS, NAMES, REFERENCE, at_the_end, table
+from tables.effects import MINUS, NAMES, REFERENCE, at_the_end, dropped_in, table
 
 SHARES = (0.1, 0.3, 1.0, 3.0)  # per cent of the tokens
 MODELS = NAMES | {smollm2.MODEL: "SmolLM2"}
@@ -59,9 +59,7 @@ def strengths() -> dict[str, pd.DataFrame]:
         grpo = runs.loc[runs["run"] == "grpo", "entropy"].item()
         found[scale] = runs[runs["run"] != "grpo"].assign(log_ratio=lambda of, by=grpo: np.log(of["entropy"] / by))
     [(model, ends)] = at_the_end(smollm2.FOLDER, ["entropy"])["entropy"].groupby("model")
-    dropped = (
-        100 * pd.read_parquet(REFERENCE / smollm2.FOLDER / "metrics.parquet").groupby("method")["clip_fraction"].mean()
-    )
+    dropped = dropped_in(smollm2.FOLDER, "method")
     rows = []
     for run in ("clip_v@mu=8.5,max_frac=0.0001", "clip_b@mu=2.5", "clip_b", "clip_v"):
         own = ends[model, run]

@@ -99,6 +99,16 @@ def gains() -> str:
     return table(heads, rows)
 
 
+def metrics_of(folder: str) -> pd.DataFrame:
+    """The metrics of a published folder: a row per model, method, seed and step."""
+    return pd.read_parquet(REFERENCE / folder / "metrics.parquet")
+
+
+def dropped_in(folder: str, *by: str) -> pd.Series:
+    """Per cent of the tokens that were dropped, mean over the steps and seeds of each group."""
+    return 100 * metrics_of(folder).groupby([*by])["clip_fraction"].mean()
+
+
 @cache
 def counts_of(folder: str, at: float = 0.7) -> dict[str, pd.DataFrame]:
     """The counts of each method at a temperature on the evaluation sets."""
@@ -262,8 +272,7 @@ def matched_entropy() -> str:
 def paper_and_code() -> str:
     """Each switch in which the paper and its code differ: Table 6."""
     folder = "laptop/extras/seeds-50-54"
-    metrics = pd.read_parquet(REFERENCE / folder / "metrics.parquet")
-    dropped = 100 * metrics.groupby("method")["clip_fraction"].mean()
+    dropped = dropped_in(folder, "method")
     pairs = {
         "Clip_B over GRPO": ("clip_b", "grpo"),
         "Clip_B of eq. 15 over Clip_B": ("clip_b_paper", "clip_b"),
@@ -319,15 +328,14 @@ def placebo_of_clip_cov() -> str:
 
 def at_the_end(folder: str, columns: list[str]) -> pd.DataFrame:
     """Means over the last tenth of the steps of each model, method and seed."""
-    runs = pd.read_parquet(REFERENCE / folder / "metrics.parquet").groupby(["model", "method", "seed"])
+    runs = metrics_of(folder).groupby(["model", "method", "seed"])
     return runs[columns].agg(lambda curve: final_means([curve.to_numpy()])[0])
 
 
 def entropy_ratios(folder: str, arms: dict[str, str], head: str) -> str:
     """Log ratios of entropies to GRPO at the end of the runs, and the shares of dropped tokens where there are any."""
     ends = np.log(at_the_end(folder, ["entropy"])["entropy"])
-    metrics = pd.read_parquet(REFERENCE / folder / "metrics.parquet")
-    dropped = 100 * metrics.groupby(["model", "method"])["clip_fraction"].mean()
+    dropped = dropped_in(folder, "model", "method")
     rows = []
     for label, arm in arms.items():
         ratios, shares = [""] * 2, [""] * 2

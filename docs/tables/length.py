@@ -7,7 +7,7 @@ import pandas as pd
 
 from entropy_dynamics.analysis.envelope import resampled_seeds
 from entropy_dynamics.analysis.statistics import mean_interval, t_quantile
-from tables.effects import REFERENCE, at_the_end, p_shown, p_value, shown, shown_interval, table
+from tables.effects import at_the_end, metrics_of, p_shown, p_value, shown, shown_interval, table
 
 SCALES = {"one problem": "length-one", "six problems": "length"}
 SEEDS = "seeds-260-271"
@@ -37,7 +37,7 @@ def ends(scale: str) -> pd.DataFrame:
 
 def dropped(scale: str) -> pd.Series:
     """The share of tokens that each arm dropped, mean over all steps and seeds."""
-    return pd.read_parquet(REFERENCE / scale / SEEDS / "metrics.parquet").groupby("method")["clip_fraction"].mean()
+    return metrics_of(f"{scale}/{SEEDS}").groupby("method")["clip_fraction"].mean()
 
 
 def kept(scale: str) -> Kept:

@@ -1,18 +1,17 @@
 """The outcomes of docs/reference/long/protocol.md, from its published counts and metrics: tables of `lists.py`."""
 
 import numpy as np
-import pandas as pd
 
 from entropy_dynamics.analysis.statistics import Interval, mean_interval, score_interval
 from tables.effects import (
     CLIPPING,
     NAMES,
-    REFERENCE,
     TOYS,
     differences,
     entropy_ratios,
     gain,
     left_cells,
+    metrics_of,
     p_shown,
     p_value,
     shown_interval,
@@ -100,7 +99,7 @@ def over_steps() -> str:
 def memory() -> str:
     """Accuracy on the problems of training over the last tenth of the steps, and on held-out ones at step 140."""
     columns = {"accuracy": "training", "validation_accuracy": "held out"}
-    metrics = pd.read_parquet(REFERENCE / FOLDER / "metrics.parquet")
+    metrics = metrics_of(FOLDER)
     last = metrics[metrics["step"] >= 0.9 * STEPS[-1]]  # validation runs before steps 0, 10, ... 140
     of_arm = 100 * last.groupby(["model", "method", "seed"])[[*columns]].mean().groupby(["model", "method"]).mean()
     rows = [
@@ -117,7 +116,7 @@ def entropies() -> str:
 
 def further_fall() -> str:
     """The change in GRPO's log entropy from the last tenth of the first 50 steps to that of all."""
-    metrics = pd.read_parquet(REFERENCE / FOLDER / "metrics.parquet").query("method == 'grpo'")
+    metrics = metrics_of(FOLDER).query("method == 'grpo'")
     curves = metrics.pivot_table(index=["model", "seed"], columns="step", values="entropy")
     change = np.log(curves.loc[:, 0.9 * STEPS[-1] :].mean(axis=1) / curves.loc[:, 45:49].mean(axis=1))
     of_model = [change[model].to_numpy() for model in TOYS]

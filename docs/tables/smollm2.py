@@ -10,7 +10,9 @@ from tables.effects import (
     at_the_end,
     counts_of,
     differences,
+    dropped_in,
     left_rows,
+    metrics_of,
     shown,
     shown_interval,
     table,
@@ -51,7 +53,7 @@ HALVED = {label: ARMS[label] for label in ("GRPO, half the rate", "Clip_B", "Cli
 
 def means(folder: str) -> str:
     """Entropy, dropped tokens and scores of each arm; arms with fewer seeds than GRPO say so, and stand beside its."""
-    metrics = pd.read_parquet(REFERENCE / folder / "metrics.parquet")
+    metrics, dropped = metrics_of(folder), dropped_in(folder, "method")
     counts = pd.concat(counts_of(folder).values())
     scores = counts.assign(avg=counts["correct"] / counts["samples"], passed=counts["correct"] > 0)
     scores = 100 * scores.groupby(["method", "seed", "dataset"], observed=True)[["avg", "passed"]].mean()
@@ -68,9 +70,8 @@ def means(folder: str) -> str:
             cells[0] = f"{start:.3f} (step 0)"
         elif method in ends.index:
             cells[0] = f"{ends[method].loc[:until].mean():.3f}"
-            runs = metrics[metrics["method"] == method]
-            dropped = 100 * runs["clip_fraction"].mean()
-            cells[1] = f"{dropped:.1g}" if 0 < dropped < 0.1 else f"{dropped:.1f}" if dropped else ""
+            share = dropped[method]
+            cells[1] = f"{share:.1g}" if 0 < share < 0.1 else f"{share:.1f}" if share else ""
         return [told, *cells]
 
     rows, fewer = [], []
