@@ -11,6 +11,7 @@ import pytest
 from test_numbers import GENERATED, PAGES, QUOTED, REFERENCE, plain
 
 from conftest import ROOT, SETS
+from entropy_dynamics.analysis.claims_json import verdicts_of
 
 NUMBER = r"\d[\d,]*(?:\.\d+)?"
 UNIT = r" ?%| points?\b| nats\b| [GM]iB\b| s\b|x\b| tokens per| (?:claims|verdicts)\b"
@@ -53,8 +54,7 @@ def benchmark(name: str) -> dict:
 
 
 def effect(folder: str, claim: str) -> float:
-    [entry] = (one for one in json.loads((REFERENCE / folder / "claims.json").read_text()) if one["id"] == claim)
-    return entry["effect"]
+    return verdicts_of(REFERENCE / folder)[claim]["effect"]
 
 
 def answers() -> dict[str, float]:

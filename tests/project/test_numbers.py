@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from conftest import ROOT
+from entropy_dynamics.analysis.claims_json import verdicts_of
 
 REFERENCE = ROOT / "docs" / "reference"
 RECORDS = ("protocol", "claims.md", "controls.md", "field.md", "tables/", "laptop/methods/seeds")
@@ -96,11 +97,7 @@ def test_a_made_up_interval_is_not_found():
 
 
 def test_a_number_that_differs_in_its_last_digit_is_not_found():
-    [entry] = (
-        one
-        for one in json.loads((REFERENCE / "smollm2/seeds-0-7/claims.json").read_text())
-        if one["id"] == "left_clip_b"
-    )
+    entry = verdicts_of(REFERENCE / "smollm2/seeds-0-7")["left_clip_b"]
     texts = [f"{entry[part]:.1f}" for part in ("effect", "low", "high")]
     assert is_published(tuple(texts))
     assert math.isclose(float(texts[0]), 3.4)

@@ -17,8 +17,7 @@ TOKENS = {"length-one": 15, "length": 80}
 @pytest.fixture
 def published(tmp_path, monkeypatch):
     """`published(ratio)`: six problems need `ratio` times the dose of one for the same log ratio."""
-    for module in (effects, length):
-        monkeypatch.setattr(module, "REFERENCE", tmp_path)
+    monkeypatch.setattr(effects, "REFERENCE", tmp_path)
 
     def write(ratio: float, noise: float = 0.02, without: tuple[str, int] | None = None) -> None:
         random = np.random.default_rng(1)

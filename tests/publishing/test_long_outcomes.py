@@ -41,8 +41,7 @@ def published(tmp_path, monkeypatch):
     folder.mkdir(parents=True)
     pd.concat(frames).to_parquet(folder / "counts.parquet")
     pd.DataFrame(rows).to_parquet(folder / "metrics.parquet")
-    for module in (effects, long):
-        monkeypatch.setattr(module, "REFERENCE", tmp_path)
+    monkeypatch.setattr(effects, "REFERENCE", tmp_path)
     for cached in (effects.counts_of, effects.samples_of):
         cached.cache_clear()
     yield pd.concat(frames)

@@ -13,12 +13,9 @@ from entropy_dynamics.experiments.claims import load_claims
 from entropy_dynamics.experiments.load import load_experiment
 from tables import length
 
-TEXT = {
-    "long": (ROOT / "docs/reference/long/protocol.md").read_text(),
-    "rates": (ROOT / "docs/reference/rates/protocol.md").read_text(),
-    "smollm2-rates": (ROOT / "docs/reference/smollm2/protocol-rates.md").read_text(),
-    "length": (ROOT / "docs/reference/length/protocol.md").read_text(),
-}
+FILES = {name: f"{name}/protocol.md" for name in ("long", "rates", "length")}
+FILES["smollm2-rates"] = "smollm2/protocol-rates.md"
+TEXT = {name: (ROOT / "docs/reference" / file).read_text() for name, file in FILES.items()}
 TOYS = ["qwen2.5-7b-instruct", "qwen3-4b-base"]
 METHODS = {
     "GRPO": "grpo",
@@ -81,10 +78,8 @@ def test_all_else_of_150_steps_is_as_at_the_laptop_scale(model):
 def test_all_else_of_smollm2_is_as_on_the_gpu():
     for method in ARMS["smollm2-rates"]:
         of_parent = method.removesuffix("_half_rate")
-        config, parent = (
-            load_config(scale, "smollm2-135m-instruct", name)
-            for scale, name in (("smollm2-rates", method), ("smollm2-gpu", of_parent))
-        )
+        config = load_config("smollm2-rates", "smollm2-135m-instruct", method)
+        parent = load_config("smollm2-gpu", "smollm2-135m-instruct", of_parent)
         assert config.method.params == parent.method.params
         assert config.sampling == parent.sampling
         assert config.gate == parent.gate
@@ -196,8 +191,7 @@ SHARES = re.findall(r"^\| `(.+)` \| 6; 1 \| (\d+) \|$", TEXT["length"], re.M)
 @pytest.mark.parametrize(("scale", "problems", "needed", "size"), [("length", 6, 2, 1150), ("length-one", 1, 1, 1650)])
 def test_what_runs(scale, problems, needed, size):
     text, model = TEXT["length"], TOYS[0]
-    config = load_config(scale)
-    experiment = load_experiment("length", scale, dict(config.seeds), Path(config.experiments_folder))
+    config, [experiment] = planned(scale)
     assert [method for method, _ in SHARES] == [*dict.fromkeys(run.method for run in experiment.runs)]
     seeds = {run.seed for run in experiment.runs}
     rate = float(re.search(r"learning rate of ([\de.-]+)", text)[1])
@@ -283,6 +277,4 @@ def test_claims_are_the_comparisons():
     assert margins == {"entropy": [-0.2, 0.2], "avg": [-3, 3], "pass": [-8, 8]}
     assert len(share) == 3 * 4
     kinds = [claim.id.split("_")[0] for claim in stale if claim.id.endswith(("_1", "_3", "_8"))]
-    assert {kind: kinds.count(kind) for kind in ("entropy", "accuracy", "avg", "pass")} == dict.fromkeys(
-        ("entropy", "accuracy", "avg", "pass"), 15
-    )
+    assert [kinds.count(kind) for kind in ("entropy", "accuracy", "avg", "pass")] == [15] * 4

@@ -13,7 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from command_line import error, run
 from conftest import ROOT
+from entropy_dynamics.analysis.claims_json import verdicts_of
 from entropy_dynamics.analysis.problem_scores import Arm, score_columns
 from entropy_dynamics.analysis.run_data import Results, Samples
 from entropy_dynamics.analysis.statistics import Interval, score_interval
@@ -21,6 +23,7 @@ from entropy_dynamics.cli import main
 from entropy_dynamics.experiments.load import Run
 from entropy_dynamics.results.files import write_json, write_parquet
 from entropy_dynamics.results.layout import Layout
+from fault_harness import files_in, truncate
 from synthetic_results import MODEL, SCALE, model_facts, write_evaluation, write_metrics
 
 OTHER = "qwen3-4b-base"
@@ -84,25 +87,21 @@ def interval_of_eight_seeds(counts: pd.DataFrame, method: str) -> tuple[float, f
     return middle, middle - np.hypot(middle - low, problems), middle + np.hypot(high - middle, problems)
 
 
-def test_an_interval_of_scores_from_the_counts_in_ten_lines(published):
-    frame = pd.read_parquet(published[1] / "counts.parquet").query("temperature < 1")
-    by_hand = interval_of_eight_seeds(frame.copy(), "clip_b")
-    interval = pooled_gain(published[1] / "counts.parquet")
-    assert interval.seeds == 8
-    assert (interval.value, interval.low, interval.high) == pytest.approx(by_hand, rel=1e-4)
-
-
-@pytest.mark.parametrize(("run", "method"), [("desk/paper/seeds-0-7", "clip_b"), ("desk/paper/seeds-50-57", "clip_v")])
-def test_a_published_verdict_from_the_published_counts_in_ten_lines(run, method):
-    counts = pd.read_parquet(ROOT / "docs" / "reference" / run / "counts.parquet")
+@pytest.mark.parametrize(("seeds", "method"), [("0-7", "clip_b"), ("50-57", "clip_v")])
+def test_a_published_verdict_from_the_published_counts_in_ten_lines(seeds, method):
+    folder = ROOT / "docs/reference/desk/paper" / f"seeds-{seeds}"
+    counts = pd.read_parquet(folder / "counts.parquet")
     chosen = f"0.6 < temperature < 0.8 and dataset != 'validation' and method in ('grpo', {method!r})"
-    (entry,) = (
-        entry
-        for entry in json.loads((ROOT / "docs" / "reference" / run / "claims.json").read_text())
-        if (entry["id"], entry["subject"]) == (f"avg_gain_{method}", "this run")
-    )
+    entry = verdicts_of(folder)[f"avg_gain_{method}"]
     by_hand = interval_of_eight_seeds(counts.query(chosen).copy(), method)
     assert [entry[name] for name in ("effect", "low", "high")] == pytest.approx(by_hand, abs=0.005)
+
+
+def assert_same(one: Path, other: Path, *names: str) -> None:
+    """Two published folders have the same tables."""
+    for name in names:
+        first, second = (pd.read_parquet(folder / f"{name}.parquet") for folder in (one, other))
+        pd.testing.assert_frame_equal(first, second)
 
 
 def test_counts_are_those_of_the_samples(published):
@@ -137,15 +136,12 @@ def test_samples_at_the_usual_temperature_are_published_once(published, tmp_path
     root, out = shutil.copytree(published[0], tmp_path / SCALE), tmp_path / "out"
     of_run = Layout(root).evaluation(MODEL, "grpo", 0)
     shutil.copytree(of_run, of_run / "T0.7")
-    assert main(["archive", str(root), str(out)]) == 0
-    for name in ("counts", "samples"):
-        once, again = (pd.read_parquet(folder / f"{name}.parquet") for folder in (published[1], out))
-        pd.testing.assert_frame_equal(once, again)
-    assert main(["restore", str(out), "--out", str(tmp_path / "restored" / SCALE)]) == 0
-    capsys.readouterr()
+    run(capsys, "archive", root, out)
+    assert_same(published[1], out, "counts", "samples")
+    run(capsys, "restore", out, "--out", tmp_path / "restored" / SCALE)
     (of_run / "aime24.parquet").unlink()  # tables read no other
-    assert main(["archive", str(root), str(tmp_path / "none")]) == 2
-    assert f"{of_run}/aime24.parquet is missing" in capsys.readouterr().err
+    missing = error(capsys, "archive", root, tmp_path / "none")
+    assert f"{of_run}/aime24.parquet is missing" in missing
 
 
 def test_metrics_of_all_runs_are_one_table(published):
@@ -175,13 +171,8 @@ def test_samples_of_all_evaluations_are_one_table(published):
 def test_responses_of_training_steps_are_one_table(published):
     tokens = pd.read_parquet(published[1] / "tokens.parquet")
     assert list(tokens) == ["model", "method", "seed", "step", "problem_id", "logp"]
-    assert list(tokens[["seed", "problem_id"]].itertuples(index=False, name=None)) == [
-        (0, "a"),
-        (0, "b"),
-        (1, "a"),
-        (1, "b"),
-    ]
-    assert set(tokens["step"]) == {4}
+    identified = tokens[["seed", "step", "problem_id"]].to_numpy().tolist()
+    assert identified == [[0, 4, "a"], [0, 4, "b"], [1, 4, "a"], [1, 4, "b"]]
     assert [list(logp) for logp in tokens["logp"]] == [[-0.5], [-1, -2], [-1.5], [-1, -2]]
     assert "| `tokens.parquet` | 4 |" in (published[1] / "README.md").read_text()
 
@@ -205,8 +196,7 @@ def test_checksums_are_those_that_sha256sum_computes(published, tmp_path):
     check = ["sha256sum", "--strict", "-c", "SHA256SUMS"]
     assert subprocess.run(check, cwd=folder, capture_output=True).returncode == 0
     named = {line.split("  ")[1] for line in (folder / "SHA256SUMS").read_text().splitlines()}
-    there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    assert there - named == {"SHA256SUMS"}
+    assert files_in(folder).keys() - named == {"SHA256SUMS"}
     assert {"README.md", "LICENSE", "CITATION.cff", "counts.parquet", "claims.json", "controls.json"} <= named
     (folder / "README.md").write_text("edited")
     assert subprocess.run(check, cwd=folder, capture_output=True).returncode == 1
@@ -241,50 +231,46 @@ def test_a_doi_goes_into_the_card_and_the_citation(published, tmp_path, capsys):
     assert yaml.safe_load((out / "CITATION.cff").read_text()).get("doi") is None
     for name in ("README.md", "CITATION.cff"):
         assert "--doi" in (out / name).read_text()
-    assert main(["archive", str(root), str(tmp_path), "--doi", "zenodo.7"]) == 2
-    assert "'zenodo.7' is not a DOI, such as 10.5281/zenodo.1234567" in capsys.readouterr().err
-    assert main(["archive", str(root), str(tmp_path), "--doi", "10.5281/zenodo.7"]) == 0
+    refused = error(capsys, "archive", root, tmp_path, "--doi", "zenodo.7")
+    assert "'zenodo.7' is not a DOI, such as 10.5281/zenodo.1234567" in refused
+    assert "no DOI" not in run(capsys, "archive", root, tmp_path, "--doi", "10.5281/zenodo.7")
     assert yaml.safe_load((tmp_path / "CITATION.cff").read_text())["doi"] == "10.5281/zenodo.7"
     assert "https://doi.org/10.5281/zenodo.7" in (tmp_path / "README.md").read_text()
-    assert "no DOI" not in capsys.readouterr().out
 
 
 def test_what_was_published_comes_back(published, tmp_path, capsys):
     _, out = published
-    assert main(["restore", str(out), "--out", str(tmp_path / "in results" / SCALE)]) == 0
-    command = shlex.split(capsys.readouterr().out.splitlines()[-1])
-    assert main(command[1:]) == 0
-    (tmp_path / "in results" / SCALE).rename(tmp_path / SCALE)
-    assert (tmp_path / SCALE / "claims.json").is_file()
-    assert main(["verify", str(tmp_path / SCALE)]) == 2
-    assert capsys.readouterr().err == (
-        f"error: {tmp_path / SCALE} was restored from published counts: there are no samples to verify\n"
-    )
-    assert main(["archive", str(tmp_path / SCALE), str(tmp_path / "again")]) == 0
-    for name in ("counts", "metrics"):
-        first, again = (pd.read_parquet(folder / f"{name}.parquet") for folder in (out, tmp_path / "again"))
-        pd.testing.assert_frame_equal(first, again)
+    command = run(capsys, "restore", out, "--out", tmp_path / "in results" / SCALE).splitlines()[-1]
+    run(capsys, *shlex.split(command)[1:])
+    restored = (tmp_path / "in results" / SCALE).rename(tmp_path / SCALE)
+    assert (restored / "claims.json").is_file()
+    none = f"{restored} was restored from published counts: there are no samples to verify"
+    assert error(capsys, "verify", restored) == none
+    run(capsys, "archive", restored, tmp_path / "again")
+    assert_same(out, tmp_path / "again", "counts", "metrics")
     assert (out / "models.json").read_text() == (tmp_path / "again/models.json").read_text()
 
 
 @pytest.mark.parametrize("folder", ["published", "docs/reference/laptop/paper/seeds-50-54"])
 def test_a_folder_of_another_scale_is_refused(published, tmp_path, capsys, folder):
     folder, scale = (published[1], SCALE) if folder == "published" else (ROOT / folder, "laptop")
-    assert main(["restore", str(folder), "--out", str(tmp_path / "desk")]) == 2
     message = f"{folder} was made at scale {scale}, not desk: restore it as {tmp_path}/{scale}"
-    assert capsys.readouterr().err == f"error: {message}\n"
+    assert error(capsys, "restore", folder, "--out", tmp_path / "desk") == message
     assert not (tmp_path / "desk").exists()
 
 
 def test_what_cannot_be_restored_is_one_line(published, tmp_path, capsys):
     out = shutil.copytree(published[1], tmp_path / "out")
-    for arguments, message in (
-        ([out, published[1]], f"{out} and {published[1]} both have seed 0: one untrained model counts once"),
-        ([tmp_path / "none"], f"No such file or directory: '{tmp_path}/none/models.json'"),
-    ):
-        assert main(["restore", *map(str, arguments), "--out", str(tmp_path / SCALE)]) == 2
-        assert message in capsys.readouterr().err
+
+    def refused(*folders: Path) -> str:
+        line = error(capsys, "restore", *folders, "--out", tmp_path / SCALE)
         assert not (tmp_path / SCALE).exists()
+        return line
+
+    both = f"{out} and {published[1]} both have seed 0: one untrained model counts once"
+    assert refused(out, published[1]) == both
+    missing = f"No such file or directory: '{tmp_path}/none/models.json'"
+    assert missing in refused(tmp_path / "none")
     counts, models = pd.read_parquet(out / "counts.parquet"), (out / "models.json").read_text()
     uneven = counts.assign(samples=np.arange(len(counts)) % 2 + 16)
     for damaged, message in (
@@ -302,11 +288,9 @@ def test_what_cannot_be_restored_is_one_line(published, tmp_path, capsys):
         (counts.assign(seed=counts["seed"] - 1), "seed should have numbers of 0 or more"),
     ):
         damaged.to_parquet(out / "counts.parquet")
-        assert main(["restore", str(out), "--out", str(tmp_path / SCALE)]) == 2
-        assert message in capsys.readouterr().err
+        assert message in refused(out)
     (out / "counts.parquet").write_text("no")
-    assert main(["restore", str(out), "--out", str(tmp_path / SCALE)]) == 2
-    assert "): get it again" in capsys.readouterr().err
+    assert "): get it again" in refused(out)
     counts.to_parquet(out / "counts.parquet")
     for text, message in (
         ("[]", "it should be a mapping"),
@@ -316,17 +300,14 @@ def test_what_cannot_be_restored_is_one_line(published, tmp_path, capsys):
         ("{", "): get it again"),
     ):
         (out / "models.json").write_text(text)
-        assert main(["restore", str(out), "--out", str(tmp_path / SCALE)]) == 2
-        err = capsys.readouterr().err
-        assert "models.json" in err
-        assert message in err
-        assert err.count("\n") == 1
+        line = refused(out)
+        assert "models.json" in line
+        assert message in line
     (out / "models.json").write_text(models)
     assert not (tmp_path / "escaped").exists()
-    assert not (tmp_path / SCALE).exists()
     (tmp_path / SCALE).mkdir()
-    assert main(["restore", str(out), "--out", str(tmp_path / SCALE)]) == 2
-    assert "already exists; name a new folder" in capsys.readouterr().err
+    line = error(capsys, "restore", out, "--out", tmp_path / SCALE)
+    assert "already exists; name a new folder" in line
 
 
 def test_rows_may_be_in_any_order_and_seeds_in_one_of_the_files_alone(published, tmp_path):
@@ -353,15 +334,14 @@ def test_folders_of_different_models_are_not_pooled(published, tmp_path, capsys)
     models = json.loads((out / "models.json").read_text())
     models["models"][MODEL]["parameters"] += 1
     (out / "models.json").write_text(json.dumps(models))
-    assert main(["restore", str(published[1]), str(out), "--out", str(tmp_path / SCALE)]) == 2
-    assert f"models.json has another model {MODEL!r} than a folder before" in capsys.readouterr().err
+    line = error(capsys, "restore", published[1], out, "--out", tmp_path / SCALE)
+    assert f"models.json has another model {MODEL!r} than a folder before" in line
     assert not (tmp_path / SCALE).exists()
 
 
 def test_nothing_to_publish_is_one_line(tmp_path, capsys):
     (tmp_path / "results").mkdir()
-    assert main(["archive", str(tmp_path / "results"), str(tmp_path / "out")]) == 2
-    assert "no files" in capsys.readouterr().err
+    assert "no files" in error(capsys, "archive", tmp_path / "results", tmp_path / "out")
 
 
 def test_a_folder_with_other_files_is_left_as_it_is(published, tmp_path, capsys):
@@ -369,23 +349,20 @@ def test_a_folder_with_other_files_is_left_as_it_is(published, tmp_path, capsys)
     (tmp_path / "README.md").write_text("mine")
     for folder in (tmp_path, root, out):
         before = sorted(folder.rglob("*"))
-        assert main(["archive", str(root), str(folder)]) == 2
-        assert ("is in the results" if folder == root else "is not an empty folder") in capsys.readouterr().err
+        line = error(capsys, "archive", root, folder)
+        assert ("is in the results" if folder == root else "is not an empty folder") in line
         assert sorted(folder.rglob("*")) == before
     assert (tmp_path / "README.md").read_text() == "mine"
 
 
 def test_a_folder_is_written_as_a_whole_or_not_at_all(published, tmp_path, capsys):
     results = shutil.copytree(published[0], tmp_path / SCALE)
-    samples = Layout(results).step_samples(MODEL, "grpo", 0) / "step4.parquet"
-    content = samples.read_bytes()
-    samples.write_bytes(content[: len(content) // 2])
-    assert main(["archive", str(results), str(tmp_path / "out")]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
+    truncate(Layout(results).step_samples(MODEL, "grpo", 0) / "step4.parquet")
+    error(capsys, "archive", results, tmp_path / "out")
     assert list(tmp_path.iterdir()) == [results]
 
 
-def test_numbers_of_problems_and_seeds_may_be_large(tmp_path, capsys):
+def test_numbers_of_problems_and_seeds_may_be_large(tmp_path):
     """More problems than 16 bits count, of which one is solved, and a seed above 32 bits."""
     root, seed, problems = tmp_path / "results" / SCALE, 3_000_000_000, 33_000
     write_evaluation(root, Run(MODEL, "grpo", seed), "aime24", np.arange(problems)[:, None] == [problems - 1])

@@ -24,6 +24,7 @@ FOLDERS = {
     "SmolLM2": ("smollm2/seeds-0-7",),
     "SmolLM2, seeds 0 to 4": ("smollm2/seeds-0-7",),
 }
+LESS, UNSURE = "less than 3 points left", "undecided"
 PATH = ("grpo", *(f"grpo@training.steps={step}" for step in (10, 20, 30, 40)))
 GRIDS = {"temperatures": PATH[:1], "checkpoints": PATH, "half the rate": (*PATH, "grpo_half_rate")}
 GRIDS["temperatures, half"] = ("grpo", "grpo_half_rate")
@@ -59,43 +60,28 @@ def of(size: str, method: str, grid: str, models=TOYS, weights=()) -> Left:
     return left(columns, weights)
 
 
-@pytest.mark.parametrize(
-    ("method", "size", "grid", "expected"),
-    [
-        ("clip_b", "0.1 M", "temperatures", (6.6, 2.3, 10.9)),
-        ("clip_b", "0.1 M", "checkpoints", (1.4, -2.3, 5.2)),
-        ("clip_b", "0.1 M", "half the rate", (-2.4, -5.5, 0.8)),
-        ("clip_b", "1 M", "temperatures", (6.1, 3.8, 8.5)),
-        ("clip_b", "1 M", "checkpoints", (3.5, 0.7, 6.2)),
-        ("clip_b", "1 M", "half the rate", (-0.6, -2.6, 1.3)),
-        ("clip_v", "0.1 M", "temperatures", (12.4, 5.8, 19.1)),
-        ("clip_v", "0.1 M", "checkpoints", (10.7, 4.3, 17.2)),
-        ("clip_v", "0.1 M", "half the rate", (3.5, -3.1, 10.1)),
-        ("clip_v", "1 M", "temperatures", (9.4, 3.7, 15.1)),
-        ("clip_v", "1 M", "checkpoints", (7.8, 2.2, 13.3)),
-        ("clip_v", "1 M", "half the rate", (0.7, -2.6, 3.9)),
-    ],
-)
-def test_mean_of_both_toy_models(method, size, grid, expected):
-    found = of(size, method, grid)
-    assert (found.value, found.low, found.high) == pytest.approx(expected, abs=NOISE)
-    assert found.seeds == {"0.1 M": 10, "1 M": 16}[size]
+def assert_is(found: Left, expected: tuple, noise: float = NOISE) -> None:
+    assert (found.value, found.low, found.high) == pytest.approx(expected, abs=noise)
 
 
 @pytest.mark.parametrize(
-    ("method", "grid", "expected", "verdict"),
+    ("method", "grid", "small", "large", "both", "verdict"),
     [
-        ("clip_b", "temperatures", (6.2, 4.3, 8.2), "left"),
-        ("clip_b", "checkpoints", (2.7, 0.6, 4.8), "left"),
-        ("clip_b", "half the rate", (-1.1, -2.7, 0.4), "less than 3 points left"),
-        ("clip_v", "temperatures", (10.8, 6.7, 14.9), "left"),
-        ("clip_v", "checkpoints", (9.1, 5.2, 13.1), "left"),
-        ("clip_v", "half the rate", (1.3, -1.5, 4.1), "undecided"),
+        ("clip_b", "temperatures", (6.6, 2.3, 10.9), (6.1, 3.8, 8.5), (6.2, 4.3, 8.2), "left"),
+        ("clip_b", "checkpoints", (1.4, -2.3, 5.2), (3.5, 0.7, 6.2), (2.7, 0.6, 4.8), "left"),
+        ("clip_b", "half the rate", (-2.4, -5.5, 0.8), (-0.6, -2.6, 1.3), (-1.1, -2.7, 0.4), LESS),
+        ("clip_v", "temperatures", (12.4, 5.8, 19.1), (9.4, 3.7, 15.1), (10.8, 6.7, 14.9), "left"),
+        ("clip_v", "checkpoints", (10.7, 4.3, 17.2), (7.8, 2.2, 13.3), (9.1, 5.2, 13.1), "left"),
+        ("clip_v", "half the rate", (3.5, -3.1, 10.1), (0.7, -2.6, 3.9), (1.3, -1.5, 4.1), UNSURE),
     ],
 )
-def test_both_sizes(method, grid, expected, verdict):
-    found = pooled([of(size, method, grid) for size in ("0.1 M", "1 M")])
-    assert (found.value, found.low, found.high) == pytest.approx(expected, abs=NOISE)
+def test_mean_of_both_toy_models(method, grid, small, large, both, verdict):
+    """At 0.1 M, at 1 M, and of both sizes."""
+    sizes = [of(size, method, grid) for size in ("0.1 M", "1 M")]
+    found = pooled(sizes)
+    for one, expected in zip((*sizes, found), (small, large, both), strict=True):
+        assert_is(one, expected)
+    assert [one.seeds for one in sizes] == [10, 16]
     assert found.verdict() == verdict
 
 
@@ -110,12 +96,11 @@ def test_both_sizes(method, grid, expected, verdict):
 )
 def test_clip_v_over_half_the_rate_per_model(size, model, expected):
     found = of(size, "clip_v", "half the rate", [model])
-    assert (found.value, found.low, found.high) == pytest.approx(expected, abs=NOISE * (1 if size == "1 M" else 2))
+    assert_is(found, expected, NOISE * (1 if size == "1 M" else 2))
 
 
 def test_the_models_differ_at_1_m():
-    found = of("1 M", "clip_v", "half the rate", weights=(1, -1))
-    assert (found.value, found.low, found.high) == pytest.approx((8.9, 1.3, 16.5), abs=NOISE)
+    assert_is(of("1 M", "clip_v", "half the rate", weights=(1, -1)), (8.9, 1.3, 16.5))
 
 
 @pytest.mark.parametrize(
@@ -130,7 +115,7 @@ def test_the_models_differ_at_1_m():
 def test_smollm2(method, grid, expected, here, spare):
     """At the last checkpoint GRPO has more Avg@K than clipping at its warmest temperature, 1.3."""
     found = of("SmolLM2", method, grid, ["smollm2-135m-instruct"])
-    assert (found.value, found.low, found.high) == pytest.approx(expected, abs=NOISE)
+    assert_is(found, expected)
     assert here is None or found.on_these_problems == pytest.approx(here, abs=NOISE)
     assert found.spare == pytest.approx(spare, abs=0.06)
     assert found.verdict() == "undecided"
@@ -145,8 +130,7 @@ def test_smollm2_over_half_the_rate_is_as_published(method):
     for over, grid in grids.items():
         found, row = of("SmolLM2, seeds 0 to 4", method, grid, ["smollm2-135m-instruct"]), published.loc[over]
         assert found.seeds == row["seeds"] == 5
-        expected = tuple(row[["left", "left_low", "left_high"]])
-        assert (found.value, found.low, found.high) == pytest.approx(expected, abs=1e-4)
+        assert_is(found, tuple(row[["left", "left_low", "left_high"]]), 1e-4)
 
 
 @pytest.mark.parametrize(

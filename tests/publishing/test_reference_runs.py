@@ -68,11 +68,16 @@ def test_ppo_dropped_the_share_of_tokens_that_the_method_drops_with_grpo(folder)
         assert 0.75 < dropped[f"ppo_{name}"] / dropped[name] < 1.33
 
 
+def restored(folder: Path, root: Path) -> Results:
+    """The results of five seeds at the scale laptop."""
+    config = load_config("laptop")
+    restore([folder], root / "laptop", config)
+    return Results(root / "laptop", "laptop", dict(config.seeds) | {"tables": 5, "extras": 5})
+
+
 def test_scores_at_matched_entropy_follow_from_what_is_published(tmp_path):
     newer = REFERENCE / "laptop/methods/seeds-0-4-opefo"
-    config = load_config("laptop")
-    restore([newer], tmp_path / "laptop", config)
-    results = Results(tmp_path / "laptop", "laptop", dict(config.seeds) | {"tables": 5, "extras": 5})
+    results = restored(newer, tmp_path)
     frame = matched_frame(results.experiment("matched_entropy_opefo"), results)
     published = pd.read_csv(newer / "figures" / "matched_entropy_opefo.csv")
     columns = [name for name in frame.select_dtypes("number") if name in published]
@@ -80,22 +85,20 @@ def test_scores_at_matched_entropy_follow_from_what_is_published(tmp_path):
     np.testing.assert_allclose(frame[columns], published[columns], rtol=1e-4, atol=1e-4)
 
 
+METHODS = REFERENCE / "laptop/methods/seeds-50-54"
+
+
 @pytest.fixture(scope="module")
 def arms(tmp_path_factory):
     """Every method, on-policy, with several updates and with stale rollouts, and the tables made of these runs."""
-    folder, config = REFERENCE / "laptop/methods/seeds-50-54", load_config("laptop")
-    root = tmp_path_factory.mktemp("arms") / "laptop"
-    restore([folder], root, config)
-    return Results(root, "laptop", dict(config.seeds) | {"tables": 5, "extras": 5}), folder
+    return restored(METHODS, tmp_path_factory.mktemp("arms"))
 
 
 @pytest.mark.xdist_group("arms")
-@pytest.mark.parametrize(
-    "table", sorted(path.stem for path in (ROOT / "docs/reference/laptop/methods/seeds-50-54").glob("*.csv"))
-)
+@pytest.mark.parametrize("table", sorted(path.stem for path in METHODS.glob("*.csv")))
 def test_tables_of_all_methods_follow_from_what_is_published(arms, table):
-    results, folder = arms
-    frame, published = scores_frame(results.experiment(table), results), pd.read_csv(folder / f"{table}.csv")
+    frame = scores_frame(arms.experiment(table), arms)
+    published = pd.read_csv(METHODS / f"{table}.csv")
     assert frame["method"].tolist() == published["method"].tolist()
     columns = [name for name in published.filter(regex="^(entropy|.*_(avg|pass)(_difference)?)$") if name in frame]
     assert {"entropy", "dapo500_pass_difference"} <= set(columns)

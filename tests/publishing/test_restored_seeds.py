@@ -2,13 +2,14 @@
 
 import json
 import shlex
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from command_line import error
+from command_line import error, run
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.cli import main
 from entropy_dynamics.experiments.load import Run
@@ -33,8 +34,10 @@ def archived(folder: Path, scale: str, base: dict[int, list[int]], grpo: dict[in
     return str(folder / "out")
 
 
-def correct_of(results: Results, method: str, seeds: int) -> list[list[int]]:
-    return [results.samples(Run(MODEL, method, seed), "aime24").correct.tolist() for seed in range(seeds)]
+def correct_of(root: Path, method: str, seeds: Iterable[int]) -> list[list[int]]:
+    results = Results(root, root.name, {})
+    samples = (results.samples(Run(MODEL, method, seed), "aime24") for seed in seeds)
+    return [of.correct.tolist() for of in samples]
 
 
 def test_one_untrained_model_counts_for_all_seeds(tmp_path, capsys):
@@ -43,11 +46,10 @@ def test_one_untrained_model_counts_for_all_seeds(tmp_path, capsys):
         archived(tmp_path / str(first), "paper", {0: [3, 0]}, {first: [0, 1], first + 1: [1, 1]})
         for first in (50, 40_000)  # the second is above 16 bits
     ]
-    assert main(["restore", *folders, "--out", str(tmp_path / "paper")]) == 0
-    assert "seeds.tables=4" in capsys.readouterr().out
-    results = Results(tmp_path / "paper", "paper", {"tables": 4, "extras": 4, "pilot": 1})
-    assert correct_of(results, "base", 1) == [[3, 0]]
-    assert correct_of(results, "grpo", 4) == [[0, 1], [1, 1]] * 2
+    capsys.readouterr()
+    assert "seeds.tables=4" in run(capsys, "restore", *folders, "--out", root := tmp_path / "paper")
+    assert correct_of(root, "base", [0]) == [[3, 0]]
+    assert correct_of(root, "grpo", range(4)) == [[0, 1], [1, 1]] * 2
 
 
 def test_a_seed_counts_with_its_runs_and_not_with_their_rows(tmp_path):
@@ -58,8 +60,7 @@ def test_a_seed_counts_with_its_runs_and_not_with_their_rows(tmp_path):
     one = archived(tmp_path / "a", SCALE, {}, {0: [2, 2]})
     both = archived(tmp_path / "b", SCALE, {}, {1: [0, 1]}, clip_b={1: [3, 3]})
     assert main(["restore", one, both, "--out", str(tmp_path / SCALE)]) == 0
-    results = Results(tmp_path / SCALE, SCALE, {"tables": 2, "extras": 2, "pilot": 1})
-    assert correct_of(results, "grpo", 2) == [[0, 1], [2, 2]]
+    assert correct_of(tmp_path / SCALE, "grpo", range(2)) == [[0, 1], [2, 2]]
     restored = pd.read_parquet(more.evaluation_file(tmp_path / SCALE, "aime24"))
     assert [*restored] == ["problem_id", "sample", "correct", "answer", "finish_reason"]
     assert set(restored["answer"]) == set(restored["finish_reason"]) == {""}
@@ -71,17 +72,16 @@ def test_seeds_of_untrained_models_alone_come_last(tmp_path, capsys):
         archived(tmp_path / "first", "laptop", {0: [3, 0], 1: [3, 1], 2: [3, 2]}, {0: [0, 1]}),
         archived(tmp_path / "second", "laptop", {50: [4, 0], 51: [4, 1], 52: [4, 2]}, {50: [1, 1], 51: [2, 1]}),
     ]
-    assert main(["restore", *folders, "--out", str(tmp_path / "laptop")]) == 0
-    assert "seeds.tables=3" in capsys.readouterr().out
-    results = Results(tmp_path / "laptop", "laptop", {"tables": 3, "extras": 3, "pilot": 1})
-    assert correct_of(results, "grpo", 3) == [[0, 1], [1, 1], [2, 1]]
-    assert correct_of(results, "base", 6) == [[3, 0], [4, 0], [4, 1], [3, 1], [3, 2], [4, 2]]
+    capsys.readouterr()
+    said = run(capsys, "restore", *folders, "--out", root := tmp_path / "laptop")
+    assert "seeds.tables=3" in said
+    assert correct_of(root, "grpo", range(3)) == [[0, 1], [1, 1], [2, 1]]
+    assert correct_of(root, "base", range(6)) == [[3, 0], [4, 0], [4, 1], [3, 1], [3, 2], [4, 2]]
 
 
 def judged(folders: list[str], root: Path, capsys) -> tuple[str, dict]:
     """The command that `restore` prints for these folders, and the entries that it writes, by id."""
-    assert main(["restore", *folders, "--out", str(root)]) == 0
-    command = capsys.readouterr().out.splitlines()[-1]
+    command = run(capsys, "restore", *folders, "--out", root).splitlines()[-1]
     assert main(shlex.split(command)[1:]) == 0
     return command, {entry["id"]: entry for entry in json.loads((root / "claims.json").read_text())}
 
@@ -104,9 +104,9 @@ def test_pilot_seeds_do_not_count_as_reported_ones(tmp_path, capsys):
 
 def test_seeds_from_200_on_are_reported_ones_and_no_more_than_have_numbers(tmp_path, capsys):
     folder = archived(tmp_path / "out", "rates", {}, {seed: [0, seed - 199] for seed in (200, 201, 202)})
-    assert main(["restore", folder, "--out", str(tmp_path / "rates")]) == 0
-    assert capsys.readouterr().out.endswith("--set seeds.first=0 --set seeds.tables=3 --set seeds.extras=3\n")
-    assert correct_of(Results(tmp_path / "rates", "rates", {}), "grpo", 3) == [[0, 1], [0, 2], [0, 3]]
+    said = run(capsys, "restore", folder, "--out", root := tmp_path / "rates")
+    assert said.endswith("--set seeds.first=0 --set seeds.tables=3 --set seeds.extras=3\n")
+    assert correct_of(root, "grpo", range(3)) == [[0, 1], [0, 2], [0, 3]]
     many = archived(tmp_path / "many", SCALE, {}, {seed: [0, 1] for seed in range(200, 301)})
     capsys.readouterr()
     said = error(capsys, "restore", many, "--out", tmp_path / SCALE)
@@ -120,20 +120,19 @@ def test_pilot_seeds_of_several_folders_are_the_same_ones(tmp_path, capsys):
     """Every replication has the pilots 100, 101, ... beside its own seeds, here also one pilot more than the config."""
     first = archived(tmp_path / "first", SCALE, {}, {0: [0, 1], 1: [0, 2]} | PILOTS | {102: [6, 6], 104: [0, 4]})
     second = archived(tmp_path / "second", SCALE, {}, {200: [0, 3]} | {100: [5, 5]})
-    assert main(["restore", first, second, "--out", str(tmp_path / SCALE)]) == 0
-    assert "seeds.tables=4 --set seeds.extras=4 --set seeds.pilot=3" in capsys.readouterr().out
-    results = Results(tmp_path / SCALE, SCALE, {"tables": 4, "extras": 4, "pilot": 3})
-    assert correct_of(results, "grpo", 4) == [[0, 1], [0, 2], [0, 4], [0, 3]]  # 104 is no pilot, as 103 is not there
-    pilots = [results.samples(Run(MODEL, "grpo", seed), "aime24").correct.tolist() for seed in (100, 101, 102)]
-    assert pilots == [[7, 7], [8, 8], [6, 6]]
+    said = run(capsys, "restore", first, second, "--out", root := tmp_path / SCALE)
+    assert "seeds.tables=4 --set seeds.extras=4 --set seeds.pilot=3" in said
+    # 104 is no pilot, as 103 is not there
+    assert correct_of(root, "grpo", range(4)) == [[0, 1], [0, 2], [0, 4], [0, 3]]
+    assert correct_of(root, "grpo", (100, 101, 102)) == [[7, 7], [8, 8], [6, 6]]
 
 
 @pytest.mark.parametrize("seeds", [range(100, 102), range(102, 107)])
 def test_without_seeds_below_the_pilots_the_config_tells_their_number(tmp_path, capsys, seeds):
     folder = archived(tmp_path / "out", SCALE, {}, PILOTS | {seed: [1, 1] for seed in seeds})
-    assert main(["restore", folder, "--out", str(tmp_path / SCALE)]) == 0
+    said = run(capsys, "restore", folder, "--out", tmp_path / SCALE)
     reported = "--set seeds.tables=5 --set seeds.extras=5 " if 106 in seeds else ""
-    assert capsys.readouterr().out.endswith(f"--set seeds.first=0 {reported}--set seeds.pilot=2\n")
+    assert said.endswith(f"--set seeds.first=0 {reported}--set seeds.pilot=2\n")
 
 
 @pytest.mark.parametrize("number", [1, 7])
@@ -160,8 +159,7 @@ def test_seeds_that_all_methods_have_come_first(tmp_path):
         fewer = {seed: counts for seed, counts in seeds.items() if seed < first + 2}
         folders.append(archived(tmp_path / str(first), SCALE, seeds, seeds, clip_v=fewer))
     assert main(["restore", *folders, "--out", str(tmp_path / SCALE)]) == 0
-    results = Results(tmp_path / SCALE, SCALE, {"tables": 6, "extras": 4, "pilot": 1})
-    both = [[0, 0], [1, 0], [0, 5], [1, 5]]
-    assert correct_of(results, "clip_v", 4) == both
-    assert correct_of(results, "grpo", 6) == [*both, [2, 0], [2, 5]]
-    assert results.original(range(6)) == [0, 1, 50, 51, 2, 52]
+    root, both = tmp_path / SCALE, [[0, 0], [1, 0], [0, 5], [1, 5]]
+    assert correct_of(root, "clip_v", range(4)) == both
+    assert correct_of(root, "grpo", range(6)) == [*both, [2, 0], [2, 5]]
+    assert Results(root, SCALE, {}).original(range(6)) == [0, 1, 50, 51, 2, 52]
