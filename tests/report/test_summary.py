@@ -14,15 +14,9 @@ REASON = "grpo does not reach the Pass@K of clip_b"
 def entry(
     id: str, verdict: str, effect: float | None = None, low: float | None = None, high: float | None = None
 ) -> dict:
-    ends = {"effect": effect, "low": low, "high": high, "unit": "points", "reason": "" if effect else REASON}
-    return {
-        "id": id,
-        "label": f"the claim {id}",
-        "subject": "this run",
-        "seeds": 5,
-        "verdict": verdict,
-        "methods": [],
-    } | ends
+    about = {"id": id, "label": f"the claim {id}", "subject": "this run", "verdict": verdict}
+    about |= {"seeds": 5, "unit": "points", "range": [0, None], "detectable": None, "methods": []}
+    return about | {"effect": effect, "low": low, "high": high, "reason": "" if effect else REASON}
 
 
 @pytest.fixture
@@ -56,9 +50,8 @@ def test_counts_gains_and_what_does_not_hold(root, capsys):
     assert f"Avg@K at equal Pass@K: {reasons}" in " ".join(text.split())
     assert "Does not hold: the claim avg_gain_clip_b; the claim false0; " in text
     assert lines[-2].endswith(" ...")
-    assert (
-        lines[-1] == f"Everything on one page: entropy-dynamics report --scale laptop --results {root.parent} writes it"
-    )
+    command = f"entropy-dynamics report --scale laptop --results {root.parent}"
+    assert lines[-1] == f"Everything on one page: {command} writes it"
 
 
 def test_the_page_is_named_where_there_is_one(root, capsys):
@@ -84,21 +77,22 @@ def test_an_interval_is_written_to_a_third_of_its_half(effect, low, high, shown)
 
 def test_the_topics_of_the_page_count_what_has_a_value():
     """Most hold and none is refuted; refuted and none holds; else open; topics without a value are left out."""
-
-    def of(topic: str, *found: dict) -> list[dict]:
-        return [one | {"topic": topic} for one in found]
-
-    entries = [
-        *of("Pass@K rises", *(entry(f"pass_gain_{i}", "holds", 1) for i in range(2))),
-        *of("Pass@K rises", entry("pass_gain_2", "inconclusive", 1), entry("pass_gain_3", "inconclusive")),
-        *of("Avg@K rises", entry("one", "does not hold", -3.94, -5.4, -2.2) | {"methods": ["clip_b"]}),
-        *of("Avg@K rises", entry("another", "inconclusive", 1) | {"methods": ["clip_v"]}),
-        *of("The highest Pass@K of any temperature rises", entry("b", "holds", 1), entry("c", "does not hold", 1)),
-        *of("Avg@K rises at equal Pass@K", entry("matched_pass_clip_b_qwen3", "inconclusive")),
-        *of("", entry("d", "holds", 1)),
-        entry("of an earlier release", "holds", 1),
-    ]
-    assert topics(entries) == [
+    of = {
+        "Pass@K rises": [
+            *[entry("a", "holds", 1)] * 2,
+            *[entry("a", "inconclusive", effect) for effect in (1, None)],
+        ],
+        "Avg@K rises": [
+            entry("a", "does not hold", -3.94, -5.4, -2.2) | {"methods": ["clip_b"]},
+            entry("a", "inconclusive", 1) | {"methods": ["clip_v"]},
+        ],
+        "The highest Pass@K of any temperature rises": [
+            entry("a", verdict, 1) for verdict in ("holds", "does not hold")
+        ],
+        "Avg@K rises at equal Pass@K": [entry("a", "inconclusive")],
+        "": [entry("a", "holds", 1)],
+    }
+    assert topics([one | {"topic": topic} for topic, found in of.items() for one in found]) == [
         ("holds", "Pass@K rises"),
         ("does not hold", "Avg@K rises: Clip_B -3.9 [-5.4, -2.2], Clip_V +1 points"),
         ("inconclusive", "The highest Pass@K of any temperature rises: +1, +1 points"),
