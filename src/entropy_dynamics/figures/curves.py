@@ -5,7 +5,6 @@ from itertools import chain
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullFormatter
 from matplotlib.transforms import ScaledTranslation
 
@@ -26,9 +25,9 @@ def draw_curves(experiment: Experiment[CurvesSpec], results: Results) -> style.D
     labels = [[_line_label(experiment, results, line, drawn) for line in drawn] for drawn in lines]
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
-    figure = Figure(figsize=(style.WIDTH, 2.4 if len(panels) == 1 else 0.8 + 1.4 * rows), layout="constrained")
     share = all(left.columns == right.columns for left, right in zip(panels[::2], panels[1::2], strict=False))
-    axes = figure.subplots(rows, columns, squeeze=False, sharey="row" if share else False)
+    height = 2.4 if len(panels) == 1 else 0.8 + 1.4 * rows
+    figure, axes = style.sheet(height, rows, columns, sharey="row" if share else False)
     for ax in axes.flat[len(panels) :]:
         ax.remove()
     baseline = style.pretty(results.label(experiment.spec, experiment.spec.baseline))

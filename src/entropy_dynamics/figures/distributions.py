@@ -66,8 +66,7 @@ def draw_distribution(experiment: Experiment[DistributionSpec], results: Results
 
 def _histogram(height: float, samples: int, counted: str) -> tuple[Figure, Axes]:
     """Empty axes over the number of correct samples."""
-    figure = Figure(figsize=(style.WIDTH, height), layout="constrained")
-    ax = figure.subplots()
+    figure, [[ax]] = style.sheet(height)
     ax.set(xticks=range(0, samples + 1, max(1, samples // 8)), xlabel=f"correct samples of {samples}", ylabel=counted)
     ax.grid(axis="x", visible=False)
     return figure, ax

@@ -1,7 +1,5 @@
 """Draws what is left of each method's Pass@K at equal Avg@K while the baseline's envelope is widened."""
 
-from matplotlib.figure import Figure
-
 from entropy_dynamics.analysis.envelope import DIFFERENCE, MEAN, label_of, left_frame
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.statistics import LEVEL
@@ -17,8 +15,7 @@ def draw_left(experiment: Experiment[LeftSpec], results: Results) -> style.Drawn
     rows = list(drawn.groupby(["scale", "model"], sort=False).groups)
     labels = {MEAN: "mean"} | {model: results.model(model).name for model in experiment.models}
     steps, looks = list(drawn["over"].unique()), style.looks([spec.baseline, *spec.compared], spec.baseline)
-    figure = Figure(figsize=(style.WIDTH, 1.2 + 0.22 * len(rows)), layout="constrained")
-    axes = figure.subplots(1, len(steps), sharex=True, sharey=True, squeeze=False)[0]
+    figure, [axes] = style.sheet(1.2 + 0.22 * len(rows), 1, len(steps), sharex=True, sharey=True)
     for step, ax in zip(steps, axes, strict=True):
         ax.axvline(0, color="0.5", linewidth=0.7, zorder=0.5)
         ax.axvline(spec.margin, color="0.5", linewidth=0.7, linestyle=(0, (3, 2)), zorder=0.5)

@@ -2,13 +2,11 @@
 
 from itertools import product
 
-from matplotlib.figure import Figure
-
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.scores import THIRDS, difficulty_frame, gains_frame
 from entropy_dynamics.experiments.load import Experiment
 from entropy_dynamics.experiments.specs import HEADINGS, METRICS, DifficultySpec, MetricsSpec
-from entropy_dynamics.figures.style import ROUND, WIDTH, Drawn, error_bars, intervals, looks, pretty, what_ran
+from entropy_dynamics.figures.style import ROUND, Drawn, error_bars, intervals, looks, pretty, sheet, what_ran
 
 
 def draw_gains(experiment: Experiment[MetricsSpec], results: Results) -> Drawn:
@@ -16,8 +14,8 @@ def draw_gains(experiment: Experiment[MetricsSpec], results: Results) -> Drawn:
     frame, spec = gains_frame(experiment, results), experiment.spec
     methods = list(frame["method"].unique())
     styles = looks([spec.baseline, *methods], spec.baseline)
-    figure = Figure(figsize=(WIDTH, 0.9 + 1.3 * len(experiment.models)), layout="constrained")
-    axes = figure.subplots(len(experiment.models), len(spec.metrics), sharex="col", sharey=True, squeeze=False)
+    rows, columns = len(experiment.models), len(spec.metrics)
+    figure, axes = sheet(0.9 + 1.3 * rows, rows, columns, sharex="col", sharey=True)
     for (model, metric), ax in zip(product(experiment.models, spec.metrics), axes.flat, strict=True):
         ax.axvline(0, color="0.5", linewidth=0.6, zorder=0.5)
         for place, method in enumerate(methods):
@@ -47,8 +45,7 @@ def draw_difficulty(experiment: Experiment[DifficultySpec], results: Results) ->
     frame = difficulty_frame(experiment, results)
     methods = list(frame["method"].unique())
     styles = looks([experiment.spec.baseline, *methods], experiment.spec.baseline)
-    figure = Figure(figsize=(WIDTH, 2.2), layout="constrained")
-    axes = figure.subplots(1, len(METRICS), sharey=True)
+    figure, [axes] = sheet(2.2, 1, len(METRICS), sharey=True)
     for ax, (metric, heading) in zip(axes, METRICS.items(), strict=True):
         ax.axhline(0, color="0.5", linewidth=0.6, zorder=0.5)
         for place, method in enumerate(methods):

@@ -3,14 +3,13 @@
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
 from entropy_dynamics.analysis.ladder import PER_DECADE, ladder_frame
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.experiments.load import Experiment
 from entropy_dynamics.experiments.specs import LadderSpec
-from entropy_dynamics.figures.style import LINE_LEGEND, WIDTH, Drawn, Look, intervals, looks, pretty
+from entropy_dynamics.figures.style import LINE_LEGEND, Drawn, Look, intervals, looks, pretty, sheet
 
 ROWS = {  # column on the left -> its label; the gain on the right, and its label
     "avg": ("Avg@K (%)", "avg", "gain (points)"),
@@ -32,8 +31,7 @@ def draw_ladder(experiment: Experiment[LadderSpec], results: Results) -> Drawn:
     methods = list(rungs["method"].unique())
     styles = looks(methods, experiment.spec.baseline)
     shown = {name: row for name, row in ROWS.items() if frame[f"{row[1]}_gain"].notna().any()}
-    figure = Figure(figsize=(WIDTH, 1 + 1.15 * len(shown)), layout="constrained")
-    axes = figure.subplots(len(shown), 2, sharex="col", squeeze=False)
+    figure, axes = sheet(1 + 1.15 * len(shown), len(shown), 2, sharex="col")
     baseline = pretty(results.method_label(experiment.spec.baseline))
     axes[0, 0].set_title("each method")
     axes[0, 1].set_title(f"gain over {baseline}")

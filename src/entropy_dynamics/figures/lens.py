@@ -4,7 +4,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
-from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
 from entropy_dynamics.analysis.columns import PARTS
@@ -12,7 +11,7 @@ from entropy_dynamics.analysis.curves import lens_frame
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.experiments.load import Experiment
 from entropy_dynamics.experiments.specs import LensSpec
-from entropy_dynamics.figures.style import SMALL, WIDTH, Drawn, error_bars, pretty, what_ran
+from entropy_dynamics.figures.style import SMALL, Drawn, error_bars, pretty, sheet, what_ran
 
 # In the order of PARTS.
 HEADINGS = ("$+$\n$S_*$>0\nlower", "$+$\n$S_*$<0\nraise", "$-$\n$S_*$>0\nraise", "$-$\n$S_*$<0\nlower")
@@ -24,8 +23,8 @@ SHARES = LinearSegmentedColormap.from_list("lens", ["0.65", "white", "#CC79A7"])
 
 def draw_lens(experiment: Experiment[LensSpec], results: Results) -> Drawn:
     frame, spec = lens_frame(experiment, results), experiment.spec
-    figure = Figure(figsize=(WIDTH, 1.05 + 0.148 * len(frame)), layout="constrained")
-    shares, ends = figure.subplots(1, 2, sharey=True, width_ratios=[2.2, 1])
+    height = 1.05 + 0.148 * len(frame)
+    figure, [[shares, ends]] = sheet(height, 1, 2, sharey=True, width_ratios=[2.2, 1])
     draw_shares(shares, frame[[f"{part}_share" for part in PARTS]].to_numpy())
     shares.set_yticks(range(len(frame)), frame["label"].map(pretty), fontsize=6)
     _draw_ends(ends, frame, spec.baseline)

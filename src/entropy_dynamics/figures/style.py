@@ -93,6 +93,12 @@ def looks(series: list[str], baseline: str) -> dict[str, Look]:
     return {name: given.get(name) or next(free) for name in series}
 
 
+def sheet(height: float, rows: int = 1, columns: int = 1, **options: Any) -> tuple[Figure, Any]:
+    """A figure of this height, in inches, and its axes, [row, column]."""
+    figure = Figure(figsize=(WIDTH, height), layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False, **options)
+
+
 def what_ran(experiment: Experiment[Spec], results: Results, differences: bool = False) -> list[str]:
     """Models, scale, and how the seeds are averaged (differences between methods: as `seed_interval`)."""
     average = averaged(len({run.seed for run in experiment.runs})) if differences else "mean"

@@ -29,8 +29,7 @@ def draw_strength(experiment: Experiment[SweepsSpec], results: Results) -> style
     frame = strength_frame(experiment, results)
     swept = [rows for _, rows in frame[frame["value"].notna()].groupby(["method", "parameter"], sort=False)]
     references = frame[frame["run"] == experiment.spec.baseline]
-    figure = Figure(figsize=(style.WIDTH, 0.75 + 1.2 * len(swept)), layout="constrained")
-    axes = figure.subplots(len(swept), len(PANELS), squeeze=False, sharex=True)
+    figure, axes = style.sheet(0.75 + 1.2 * len(swept), len(swept), len(PANELS), sharex=True)
     several = len(experiment.models) > 1
     styles = {model: style.cycle(style.OWN + place) for place, model in enumerate(experiment.models)}
     of_method = style.looks([rows["method"].iloc[0] for rows in swept], experiment.spec.baseline)
@@ -88,8 +87,8 @@ def draw_matched(experiment: Experiment[MatchedSpec], results: Results) -> style
     labels = {method: style.pretty(results.method_label(method)) for method in methods}
     columns = style.legend_columns(labels.values(), 60)
     height = 2.6 + 0.1 * -(-len(methods) // columns) + 0.11 * len(differences)
-    figure = Figure(figsize=(style.WIDTH, height), layout="constrained")
-    axes = figure.subplots(2, len(METRICS), height_ratios=[2, 0.35 + 0.11 * len(differences)])
+    ratios = [2, 0.35 + 0.11 * len(differences)]
+    figure, axes = style.sheet(height, 2, len(METRICS), height_ratios=ratios)
     for metric, (above, below) in zip(METRICS, axes.T, strict=True):
         front = frame[frame[f"{metric}_front"]].sort_values("entropy")
         above.plot(front["entropy"], front[metric], color="0.88", linewidth=4, solid_capstyle="round", zorder=0.6)

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterable
 from functools import lru_cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -91,12 +92,9 @@ def token_samples(layout: Layout, first: Iterable[tuple[str, str]]) -> list[dict
 
 def _shown(file: Path, tokens: int) -> list[dict[str, Any]]:
     """The responses up to the first that exceeds this number of tokens."""
-    shown, count = [], 0
-    for response in responses(file, file.stat().st_mtime_ns):
-        if count < tokens:
-            shown.append(response)
-        count += len(response["t"])
-    return shown
+    every = responses(file, file.stat().st_mtime_ns)
+    before = accumulate((len(response["t"]) for response in every), initial=0)
+    return [response for response, count in zip(every, before, strict=False) if count < tokens]
 
 
 @lru_cache(4096)  # as `watch` rewrites the page again and again

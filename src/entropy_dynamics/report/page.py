@@ -61,6 +61,8 @@ def write_report(results: Results) -> Path:
     folded = [section for section in by_name.values() if section not in opened]
     folded.sort(key=lambda section: section["experiment"].folder != PAPER)
     models, unfinished = results.models.values(), unfinished_runs(layout)
+    parameters = [model.parameters for model in models]
+    sizes = [f"{of(parameters, default=0) / 1e6:.2g}" for of in (min, max)]
     opening = [run for name in FIRST if name in known for run in results.experiment(name).runs]
     page = fill(
         "report.html",
@@ -80,17 +82,11 @@ def write_report(results: Results) -> Path:
         ran=what_ran(layout),
         independent=sum((claim["verdict"], claim["rests_on"]) == ("holds", "independent") for claim in claims),
         one_seed=all(section["experiment"].has_one_seed for section in by_name.values()),
-        sizes=_sizes([model.parameters for model in models]),
+        sizes=f"{' to '.join(dict.fromkeys(sizes))} M",
         toy=any(model.toy for model in models),
     )
     write_text(layout.report, page)
     return layout.report
-
-
-def _sizes(parameters: list[int]) -> str:
-    """'0.13 M', or '0.11 to 0.13 M'."""
-    ends = dict.fromkeys(f"{of(parameters, default=0) / 1e6:.2g}" for of in (min, max))
-    return f"{' to '.join(ends)} M"
 
 
 def _picture(path: Path) -> str | None:

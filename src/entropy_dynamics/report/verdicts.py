@@ -15,7 +15,7 @@ from entropy_dynamics.analysis.run_data import Model, Results
 from entropy_dynamics.analysis.verdicts import correct_primary, judge
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.experiments.claims import Claim, load_claims, read_claims, read_field
-from entropy_dynamics.figures.style import STYLE, VERDICT_LOOKS, WIDTH, add_footer, add_legend, pretty, save, sizes
+from entropy_dynamics.figures.style import STYLE, VERDICT_LOOKS, add_footer, add_legend, pretty, save, sheet, sizes
 from entropy_dynamics.report.fill import fill, in_digits, one_model
 from entropy_dynamics.report.summary import summary_line, verdict_counts
 from entropy_dynamics.results.files import write_json, write_text
@@ -114,8 +114,7 @@ def headlines(entries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _draw(entries: list[dict[str, Any]], notes: list[str]) -> Figure:
     """One row per claim: effect and 95% interval in points; a gray line marks a threshold other than 0."""
-    figure = Figure(figsize=(WIDTH, 1.0 + 0.16 * len(entries)), layout="constrained")
-    ax = figure.subplots()
+    figure, [[ax]] = sheet(1.0 + 0.16 * len(entries))
     ax.axvline(0, color="black", linewidth=0.8, zorder=1)
     for row, entry in enumerate(entries):
         look, known = VERDICT_LOOKS[entry["verdict"]], entry["effect"] is not None
