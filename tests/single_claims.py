@@ -13,9 +13,10 @@ from entropy_dynamics.analysis.verdicts import judge
 from entropy_dynamics.experiments.claims import Claim, load_claims
 from entropy_dynamics.experiments.load import Run
 from entropy_dynamics.results.files import write_parquet
-from synthetic_results import DATASETS, MODEL, ROOT, SCALE, STEPS, write_evaluation
+from synthetic_results import DATASETS, MODEL, ROOT, SCALE, STEPS, results_in, write_evaluation
 
 OTHER = "qwen3-4b-base"
+SEED = np.arange(5)[:, None]
 SEEDS = {"tables": 5, "extras": 5, "pilot": 1}
 THREE = {"tables": 3, "extras": 3, "pilot": 1}
 CLIP = {"runs": {"clip_b": "tables"}, "against": {"grpo": "tables"}, "above": 0}
@@ -32,7 +33,7 @@ def claim_of(claim_id: str, seeds: dict[str, int]) -> Claim:
 def finding(claim: dict[str, Any] | str, results: Path, seeds: dict[str, int] = SEEDS) -> Finding:
     """`claim`: the keys of a claim, or the id of one in experiments/claims.yaml."""
     if isinstance(claim, str):
-        return judge(claim_of(claim, seeds), Results(results, SCALE, seeds, ROOT / "configs", ROOT / "experiments"))
+        return judge(claim_of(claim, seeds), results_in(results, seeds))
     about = dict.fromkeys(["id", "label", "statement", "place", "unit"], "a")
     about |= {} if 0 in (claim.get("above"), claim.get("below")) else {"why": "a"}
     paper = {"place": "a", "models": [MODEL], "methods": ["clip_b"], "against": "grpo", "evaluations": {}}
@@ -46,10 +47,13 @@ def no_interval(found) -> bool:
     return found.verdict == "inconclusive" and np.isnan(found.interval.low) and np.isnan(found.interval.high)
 
 
-def write_curve(results: Path, method: str, seed: int, model: str = MODEL, steps: int = STEPS, **columns) -> None:
-    """Columns are constants or one value per step."""
-    frame = pd.DataFrame({"step": np.arange(steps), "entropy": 0.3} | columns)
-    write_parquet(Run(model, method, seed).metrics_file(results), frame)
+def write_curve(results: Path, method: str, *seeds: int, model: str = MODEL, steps: int = STEPS, **columns) -> None:
+    """Columns are broadcast to [seed, step]. Without `seeds`, of five."""
+    shape = (len(seeds := seeds or tuple(range(5))), steps)
+    for place, seed in enumerate(seeds):
+        own = {name: np.broadcast_to(of, shape)[place] for name, of in columns.items()}
+        frame = pd.DataFrame({"step": np.arange(steps), "entropy": 0.3} | own)
+        write_parquet(Run(model, method, seed).metrics_file(results), frame)
 
 
 def write_samples(results: Path, method: str, seed: int, dataset: str, correct: np.ndarray, model: str = MODEL) -> None:

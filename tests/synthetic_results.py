@@ -150,6 +150,11 @@ def write_all(results: Path, seeds: dict[str, int], scale: str = SCALE, names: l
                     write_evaluation(results, run, dataset, temperature=temperature)
 
 
-def draw(name: str, results: Path, seeds: dict[str, int]) -> list[Path]:
-    """The files of a table or figure, drawn by this project's configs and experiments."""
-    return render(name, Results(results, SCALE, seeds, ROOT / "configs", ROOT / "experiments"))
+def results_in(folder: Path, seeds: dict[str, int] = SEEDS) -> Results:
+    """Those of `SCALE`, by this project's configs and experiments."""
+    return Results(folder, SCALE, seeds, ROOT / "configs", ROOT / "experiments")
+
+
+def draw(name: str, results: Path, seeds: dict[str, int] = SEEDS) -> list[Path]:
+    """The files of a table or figure."""
+    return render(name, results_in(results, seeds))

@@ -5,10 +5,9 @@ import pandas as pd
 import pytest
 
 from entropy_dynamics.analysis.problem_scores import problem_scores
-from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.experiments.load import Run
 from entropy_dynamics.results.files import write_parquet
-from synthetic_results import MODEL, ROOT, SCALE, SEEDS, evaluation_frame
+from synthetic_results import MODEL, evaluation_frame, results_in
 
 # Per problem, four answers, the correct ones in capitals; None: no readable answer.
 ANSWERS = [
@@ -26,7 +25,7 @@ def samples(tmp_path, answers):
     frame = evaluation_frame(correct).assign(answer=pd.array(np.ravel(np.array(answers, dtype=object)), dtype="str"))
     run = Run(MODEL, "grpo", 0)
     write_parquet(run.evaluation_file(tmp_path, "aime24"), frame)
-    return Results(tmp_path, SCALE, SEEDS, ROOT / "configs", ROOT / "experiments").samples(run, "aime24")
+    return results_in(tmp_path).samples(run, "aime24")
 
 
 def test_votes_and_different_answers_by_hand(tmp_path):
@@ -41,6 +40,4 @@ def test_votes_and_different_answers_by_hand(tmp_path):
 def test_unknown_answers_are_no_votes(tmp_path):
     """`restore` knows counts alone and leaves the answers empty."""
     found = samples(tmp_path, [["", "", "", ""]] * 3)
-    assert np.isnan(found.majority).all()
-    assert np.isnan(found.unique).all()
-    assert np.isnan(found.answer_entropy).all()
+    assert np.isnan([found.majority, found.unique, found.answer_entropy]).all()

@@ -1,17 +1,18 @@
 """Avg@K against Pass@K over the temperature of the evaluation."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from conftest import ROOT
-from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.analysis.sweeps import frontier_gain
 from entropy_dynamics.experiments.load import Run
 from entropy_dynamics.figures import sweeps
-from synthetic_results import MODEL, PROBLEMS, SCALE, SEEDS, draw, write_all, write_evaluation
+from entropy_dynamics.report import render
+from single_claims import OTHER
+from synthetic_results import MODEL, PROBLEMS, SEEDS, results_in, write_all, write_evaluation
 
 
 def write(results, seed, *shares):
@@ -27,12 +28,21 @@ def write(results, seed, *shares):
 GRPO = [("grpo", 0.4, 2, 1.0), ("grpo", 1.0, 4, 0.25), ("grpo", None, 0, 0.0), ("grpo", 1.3, 0, 0.0)]
 
 
-def test_the_means_over_the_sets_at_each_temperature(tmp_path):
-    results = tmp_path / SCALE
-    write_all(results, SEEDS, names=["frontier"])
+@pytest.fixture
+def results(tmp_path):
+    write_all(tmp_path, SEEDS, names=["frontier"])
+    return results_in(tmp_path)
+
+
+def drawn(results) -> pd.DataFrame:
+    keys = ["model", "method", "temperature"]
+    return pd.read_csv(render("frontier", results)[2]).set_index(keys)
+
+
+def test_the_means_over_the_sets_at_each_temperature(results):
     for seed in range(SEEDS["tables"]):
-        write(results, seed, ("clip_b", 0.4, 1 + seed % 2, 0.5))
-    frame = pd.read_csv(draw("frontier", results, SEEDS)[2]).set_index(["model", "method", "temperature"])
+        write(results.root, seed, ("clip_b", 0.4, 1 + seed % 2, 0.5))
+    frame = drawn(results)
     row = frame.loc[MODEL, "clip_b", 0.4]
     shares = [(1 + seed % 2) / 5 for seed in range(SEEDS["tables"])]
     assert row["avg"] == pytest.approx(100 * np.mean(shares) / 2, abs=1e-3)
@@ -41,43 +51,39 @@ def test_the_means_over_the_sets_at_each_temperature(tmp_path):
     assert frame["pass"].isna().tolist() == [temperature == 0 for *_, temperature in frame.index]
 
 
-def test_a_frontier_of_models_that_solve_nothing_is_drawn(tmp_path):
+def test_a_frontier_of_models_that_solve_nothing_is_drawn(results):
     """As after a first try of two steps."""
-    results = tmp_path / SCALE
-    write_all(results, SEEDS, names=["frontier"])
-    for file in (results / "evaluations").rglob("*.parquet"):
+    for file in (results.root / "evaluations").rglob("*.parquet"):
         pd.read_parquet(file).assign(correct=False).to_parquet(file)
-    frame = pd.read_csv(draw("frontier", results, SEEDS)[2])
-    assert (frame["avg"] == 0).all()
+    assert (drawn(results)["avg"] == 0).all()
 
 
-def test_a_checkpoint_is_in_the_band_and_another_setting_has_a_line(tmp_path, monkeypatch):
-    results = Results(tmp_path / SCALE, SCALE, SEEDS, ROOT / "configs", ROOT / "experiments")
-    write_all(results.root, SEEDS, names=["frontier"])
-    experiment = results.experiment("frontier")
-    scores = [(score + end, 50.0) for score in ("avg", "pass") for end in ("", "_low", "_high")]
-    frame = pd.DataFrame(
-        {"model": model, "method": method, "temperature": at, **dict(scores)}
-        for model in experiment.models
-        for method in ("grpo", "grpo@training.steps=2", "grpo@training.staleness=3")
-        for at in (0, 0.7)
-    )
+@pytest.mark.parametrize(
+    ("further", "temperatures", "shown", "panels"),
+    [
+        (["grpo@training.steps=2"], (0, 0.7), ["with checkpoints"], 2),
+        ([], (0.7, 1.0), [], 1),
+    ],
+)
+def test_checkpoints_are_a_band_and_a_greedy_accuracy_is_a_panel(
+    results, monkeypatch, further, temperatures, shown, panels
+):
+    scores = {score + end: 50.0 for score in ("avg", "pass") for end in ("", "_low", "_high")}
+    methods = ("grpo", "grpo@training.staleness=3", *further)
+    every = product((MODEL, OTHER), methods, temperatures)
+    frame = pd.DataFrame(every, columns=["model", "method", "temperature"]).assign(**scores)
+    monkeypatch.setattr(sweeps, "frontier_frame", lambda *_: frame)
+    figure, *_ = sweeps.draw_frontier(results.experiment("frontier"), results)
+    legend = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert legend == ["GRPO", "GRPO (staleness 3)", *shown]
+    assert [len(row.axes) for row in figure.subfigs] == [panels] * 2
 
-    def legend(shown: pd.DataFrame) -> list[str]:
-        monkeypatch.setattr(sweeps, "frontier_frame", lambda *_: shown)
-        return [text.get_text() for text in sweeps.draw_frontier(experiment, results)[0].legends[0].get_texts()]
 
-    assert legend(frame) == ["GRPO", "GRPO (staleness 3)", "with checkpoints"]
-    assert legend(frame[~frame["method"].str.contains("steps")]) == ["GRPO", "GRPO (staleness 3)"]
-
-
-def test_avg_over_the_baselines_frontier_at_equal_pass(tmp_path):
+def test_avg_over_the_baselines_frontier_at_equal_pass(results):
     """Clip_V's Pass@K is 3/5."""
-    results = tmp_path / SCALE
-    write_all(results, SEEDS, names=["frontier"])
     for seed in range(SEEDS["tables"]):
-        write(results, seed, *GRPO, ("clip_v", None, 3, 0.75), ("clip_b", None, 5, 1.0))
-    frame = pd.read_csv(draw("frontier", results, SEEDS)[2]).set_index(["model", "method", "temperature"])
+        write(results.root, seed, *GRPO, ("clip_v", None, 3, 0.75), ("clip_b", None, 5, 1.0))
+    frame = drawn(results)
     assert frame.loc[MODEL, "clip_v", 0.7]["matched"] == pytest.approx(100 * (3 / 5 * 3 / 4 - 3 / 10), abs=1e-3)
     assert np.isnan(frame.loc[MODEL, "clip_b", 0.7]["matched"])  # GRPO solves no more than 4/5 at any temperature
     assert frame["matched"].isna()[[temperature != 0.7 for *_, temperature in frame.index]].all()
@@ -85,7 +91,7 @@ def test_avg_over_the_baselines_frontier_at_equal_pass(tmp_path):
 
 def test_gains_are_paired_by_seed(tmp_path):
     """Clip_V lacks the second of three seeds; its others solve a quarter and three quarters of the samples."""
-    results = Results(tmp_path / SCALE, SCALE, SEEDS, ROOT / "configs", ROOT / "experiments")
+    results = results_in(tmp_path)
     experiment = results.experiment("frontier")
     for seed in range(3):
         others = [("clip_v", *of_grpo) for _, *of_grpo in GRPO]

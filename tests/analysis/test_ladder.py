@@ -30,7 +30,7 @@ def folder(tmp_path_factory):
     """All methods but GRPO solve 10 % more of the problems per decade of parameters, each with half of the samples."""
     folder = tmp_path_factory.mktemp("ladder")
     write_models(folder / SCALE)
-    for (model, size), seed in ((rung, seed) for rung in RUNGS.items() for seed in range(SEEDS["extras"])):
+    for (model, size), seed in product(RUNGS.items(), range(SEEDS["extras"])):
         for method in ("grpo", "clip_b", "clip_v", "entropy_bonus"):
             run = Run(model, method, seed)
             entropy = 0.4 - 0.05 * np.arange(5) + 0.002 * seed
@@ -46,7 +46,10 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def frame(folder) -> pd.DataFrame:
-    results = results_in(folder)
+    return framed(results_in(folder))
+
+
+def framed(results) -> pd.DataFrame:
     return ladder_frame(results.experiment("ladder"), results).set_index(["model", "method"])
 
 
@@ -90,7 +93,7 @@ def test_a_run_that_ended_early_leaves_the_steps_that_all_seeds_have(folder, fra
     results, run = results_in(folder), Run("toy-64", "clip_b", 1)
     kept = (file := run.metrics_file(results.root)).read_bytes()
     write_parquet(file, pd.read_parquet(file)[:3])
-    row = ladder_frame(results.experiment("ladder"), results).set_index(["model", "method"]).loc["toy-64", "clip_b"]
+    row = framed(results).loc["toy-64", "clip_b"]
     file.write_bytes(kept)
     assert row["accuracy_predicted"] == pytest.approx(row["accuracy"])
     assert row["accuracy"] != pytest.approx(frame.loc[("toy-64", "clip_b"), "accuracy"])
@@ -104,9 +107,9 @@ def test_a_policy_beyond_the_baselines_frontier_has_no_matched_gain(frame):
 def test_the_figure_has_a_dashed_prediction_per_method_from_the_fitted_models_alone(folder, frame):
     results = results_in(folder)
     for seed in range(SEEDS["extras"]):
-        write_evaluation(folder / SCALE, Run("toy-256", "grpo", seed), "aime24", np.zeros((200, 4), bool))
-    experiment = load_experiment("ladder", SCALE, SEEDS, ROOT / "experiments", ROOT / "configs")
-    figure, drawn, notes = DRAW["ladder"](experiment, results)
+        run = Run("toy-256", "grpo", seed)
+        write_evaluation(results.root, run, "aime24", np.zeros((200, 4), bool))
+    figure, drawn, notes = DRAW["ladder"](results.experiment("ladder"), results)
     after = drawn.set_index(["model", "method"])
     of = ("toy-256", "grpo")
     assert after.loc[of, "avg"] < frame.loc[of, "avg"]
@@ -147,11 +150,11 @@ def test_the_right_end_is_the_ladder_of_another_scale_once_its_results_are_compl
     copy = replace(results, root=folder / "copy" / SCALE, origin=results.root)  # as `verify` redraws
     copy.root.parent.mkdir()
     copy.root.symlink_to(results.root)
-    assert len(ladder_frame(copy.experiment("ladder"), copy)) == len(drawn)
+    assert len(framed(copy)) == len(drawn)
     alone, *_ = DRAW["ladder"](larger, others)
     assert [tick.get_text() for tick in alone.axes[-1].get_xticklabels()] == ["135 M"]
     larger.input_files(others.root)[-1].unlink()
-    assert set(ladder_frame(results.experiment("ladder"), results)["scale"]) == {SCALE}
+    assert set(framed(results)["scale"]) == {SCALE}
 
 
 def test_an_unknown_scale_beyond_is_refused_before_anything_runs(tmp_path):

@@ -7,16 +7,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from conftest import ROOT
-from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.experiments.load import Run
 from entropy_dynamics.figures import envelope
 from entropy_dynamics.figures.envelope import draw_left
-from single_claims import finding
-from synthetic_results import EXPERIMENTS, MODEL, SCALE, SEEDS, write_evaluation, write_models
+from single_claims import OTHER, finding
+from synthetic_results import EXPERIMENTS, MODEL, SEEDS, results_in, write_evaluation, write_models
 
-OTHER = "qwen3-4b-base"
 LEFT = EXPERIMENTS["left"]
 WARM = (None, 0.4, 1.0, 1.15, 1.3, 1.6)
 NOTHING = (0, 0.0)
@@ -30,21 +27,21 @@ LEVELS = {
 }
 
 
-def write(results, run, level, at):
+def correct(level, problems):
     solved, right = level
-    correct = (np.arange(30) // 6 < solved)[:, None] & (np.arange(32) < right * 32)
-    write_evaluation(results, run, "aime24", correct, at)
+    return (np.arange(problems) * 5 // problems < solved)[:, None] & (np.arange(32) < right * 32)
 
 
 def frame_of(folder, levels, runs, **changes) -> pd.DataFrame:
     """The frame of the figure of these runs on one data set, each at the temperatures at which it is read."""
-    write_models(folder / SCALE)
+    write_models(folder)
     spec = LEFT.spec.model_copy(update={"evaluations": ["aime24"], "beyond": None} | changes)
     experiment = replace(LEFT, spec=spec, runs=tuple(runs))
     for run in runs:
         for at in (None, *experiment.temperatures_of(run.method)):
-            write(folder / SCALE, run, levels.get((run.method, at), levels.get(run.method, NOTHING)), at)
-    return draw_left(experiment, Results(folder / SCALE, SCALE, SEEDS, ROOT / "configs", ROOT / "experiments"))[1]
+            level = levels.get((run.method, at), levels.get(run.method, NOTHING))
+            write_evaluation(folder, run, "aime24", correct(level, 30), at)
+    return draw_left(experiment, results_in(folder))[1]
 
 
 def test_each_step_widens_the_envelope(tmp_path):
@@ -63,7 +60,7 @@ def test_models_that_only_the_scale_beyond_has_go_under_their_own_names(tmp_path
     frame = frame_of(tmp_path, LEVELS, [run for run in LEFT.runs if run.seed == 0])
     beyond = frame[frame["model"] == MODEL].assign(model="own", scale="other")
     monkeypatch.setattr(envelope, "left_frame", lambda *_: pd.concat([frame, beyond]))
-    figure, *_ = draw_left(LEFT, Results(tmp_path / SCALE, SCALE, SEEDS, ROOT / "configs", ROOT / "experiments"))
+    figure, *_ = draw_left(LEFT, results_in(tmp_path))
     assert figure.axes[0].get_yticklabels()[-1].get_text() == "own, other"
 
 
@@ -78,14 +75,9 @@ def test_the_mean_of_the_last_checkpoints_as_a_point(tmp_path):
     levels = {"clip_b": (4, 0.5), "clip_b@training.steps=40": (3, 0.5)}
     levels |= {"grpo": (2, 1.0), "grpo@training.steps=40": (4, 0.5)}
     names = list(levels)
-    averages = {"Clip_B's end": names[:2], "GRPO's end": names[2:]}
+    changes = {"averages": {"Clip_B's end": names[:2], "GRPO's end": names[2:]}, "edge": ["GRPO*"]}
+    changes |= {"compared": ["Clip_B's end"], "grids": {"last": ["grpo"], "mean": ["GRPO's end"]}}
     runs = [Run(MODEL, method, seed) for method in names for seed in range(3)]
-    changes = {
-        "edge": ["GRPO*"],
-        "compared": ["Clip_B's end"],
-        "averages": averages,
-        "grids": {"last": ["grpo"], "mean": ["GRPO's end"]},
-    }
     frame = frame_of(tmp_path, levels, runs, **changes)
     assert frame["left"].tolist() == pytest.approx([30, 10])
     assert frame["points"].tolist() == ["GRPO at 0.4", "GRPO's end at 0.4"]
@@ -99,10 +91,9 @@ CLAIM |= {"evaluations": ["aime24"], "temperature": "envelope", "against": dict.
 def judged(results, levels=LEVELS, **changes):
     for method, at, seed in product(("grpo", "grpo_half_rate", "clip_b"), WARM, range(5)):
         if at is None or method != "clip_b":
-            level = levels.get((method, at), NOTHING)
-            correct = np.random.default_rng(seed).random((300, 32)) < 0.02  # so that seeds and problems vary
-            shown = (np.arange(300) // 60 < level[0])[:, None] & (np.arange(32) < level[1] * 32)
-            write_evaluation(results, Run(MODEL, method, seed), "aime24", shown & ~correct, at)
+            shown = correct(levels.get((method, at), NOTHING), 300)
+            wrong = np.random.default_rng(seed).random((300, 32)) < 0.02  # seeds and problems vary
+            write_evaluation(results, Run(MODEL, method, seed), "aime24", shown & ~wrong, at)
     return finding(CLAIM | changes, results)
 
 

@@ -1,7 +1,6 @@
 """Methods at matched entropy, tables with the entropy, and the experiments of the target `methods`."""
 
 import shutil
-from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -22,6 +21,7 @@ from synthetic_results import (
     ROOT,
     SCALE,
     draw,
+    results_in,
     write_all,
     write_evaluation,
     write_metrics,
@@ -57,9 +57,8 @@ def frame_of(text: str, tmp_path, slope: float = 0.0):
     experiment = load_experiment("matched", SCALE, SEEDS, experiments, ROOT / "configs")
     write_models(results)
     for run in experiment.runs:
-        write_metrics(
-            results, run, entropy=ENTROPY[run.method] + slope * (run.seed - 1) * run.method.startswith("steer")
-        )
+        shift = slope * (run.seed - 1) * run.method.startswith("steer")
+        write_metrics(results, run, entropy=ENTROPY[run.method] + shift)
         correct = np.arange(4) < np.full((40, 1), CORRECT[run.method])
         correct[: run.seed] = True
         write_evaluation(results, run, "dapo500", correct)
@@ -106,13 +105,11 @@ def test_each_seed_is_corrected_for_its_own_entropies(matched, tmp_path):
     """
     apart = (score(2) - 100 * 2 / 4) / 2
     slope = apart / (score(4) - score(2)) * (0.4 - 0.2) / 2
+    better = frame_of(MATCHED, tmp_path / "better", -slope)
+    worse = frame_of(MATCHED, tmp_path / "worse", slope)
     width, better, worse = (
         frame.loc["steer", "avg_matched_high"] - frame.loc["steer", "avg_matched_low"]
-        for frame in (
-            matched,
-            frame_of(MATCHED, tmp_path / "better", -slope),
-            frame_of(MATCHED, tmp_path / "worse", slope),
-        )
+        for frame in (matched, better, worse)
     )
     assert 0 < better < width < worse
 
@@ -128,16 +125,15 @@ def test_a_run_outside_the_sweeps_has_a_line_of_its_own(tmp_path):
 
 def test_a_table_with_the_entropy_says_what_is_exactly_the_baseline(tmp_path):
     results = tmp_path / SCALE
-    experiment = load_experiment("methods_on_policy", SCALE, SEEDS, ROOT / "experiments", ROOT / "configs")
+    experiment = load_experiment("methods_on_policy", SCALE, SEEDS, ROOT / "experiments")
     write_all(results, SEEDS, names=["methods_on_policy"])
     same, nearly = "cispo@training.updates_per_batch=1", "dppo@training.updates_per_batch=1"
     entropy = np.linspace(0.5, 0.1, 40)
     for run in experiment.runs:
-        if run.method in ("grpo", same):
-            write_metrics(results, run, entropy=entropy + run.seed)
-        if run.method == nearly:
-            write_metrics(results, run, entropy=entropy + run.seed + 1e-12 * (run.seed == 1))
-    kept = Results(results, SCALE, SEEDS, ROOT / "configs", ROOT / "experiments")
+        if run.method in ("grpo", same, nearly):
+            apart = 1e-12 * (run.method == nearly and run.seed == 1)
+            write_metrics(results, run, entropy=entropy + run.seed + apart)
+    kept = results_in(results, SEEDS)
     rows = scores_frame(experiment, kept).set_index("method")
     assert rows.index[rows["equals_baseline"]].tolist() == [same]
     assert rows.loc["grpo", "entropy"] == pytest.approx(entropy[-4:].mean() + 1)
@@ -149,15 +145,14 @@ def test_a_table_with_the_entropy_says_what_is_exactly_the_baseline(tmp_path):
         of_sets = [rows[f"{dataset}_{metric}"] for dataset in DATASETS]
         np.testing.assert_allclose(rows[f"mean_{metric}"], np.mean(of_sets, axis=0))
         assert (rows[f"mean_{metric}_low"] < rows[f"mean_{metric}"]).all()
-    by_seed = {
-        method: [
-            np.mean([(samples.correct / samples.k).mean() for samples in map(partial(kept.samples, run), DATASETS)])
-            for run in experiment.of(MODEL, method)
-        ]
-        for method in ("clip_b", "grpo")
-    }
-    differences = np.subtract(by_seed["clip_b"], by_seed["grpo"])
-    assert rows.loc["clip_b", "mean_avg_difference"] == pytest.approx(100 * np.mean(differences))  # three seeds
+
+    def avg(method: str) -> float:
+        runs = experiment.of(MODEL, method)
+        samples = [kept.samples(run, dataset) for run in runs for dataset in DATASETS]
+        return 100 * np.mean([(of.correct / of.k).mean() for of in samples])
+
+    difference = avg("clip_b") - avg("grpo")  # of three seeds, so the mean
+    assert rows.loc["clip_b", "mean_avg_difference"] == pytest.approx(difference)
     assert text.count("exactly GRPO") == 1 + 1  # the row and the caption
     assert "CISPO (updates_per_batch 1)" in text
 

@@ -24,25 +24,13 @@ def test_gains_in_scores(tmp_path, level, verdict):
     assert no_interval(two)
 
 
-def test_a_data_set_of_one_problem_has_no_interval_and_says_so(tmp_path):
-    for model, (seed, method) in product((MODEL, OTHER), product(range(5), ("grpo", "clip_b"))):
-        for dataset, problems in (("aime24", 1), ("aime25", 3), ("dapo500", 3)):
-            correct = np.arange(8) < np.arange(1, problems + 1)[:, None] + (seed if method == "clip_b" else 0)
-            write_samples(tmp_path, method, seed, dataset, correct, model)
-    found = finding(AVG, tmp_path)
-    assert no_interval(found)
-    assert found.reason == "a data set has one problem, so the spread of problems is unknown"
-
-
 def test_metrics_of_scores_by_hand(tmp_path):
     """GRPO solves 3 of 4 problems always, 1 never; Clip_B half of each, but one seed nothing of the last."""
     half, never = [1, 0], [0, 0]
-    for seed in range(3):
-        for dataset in DATASETS:
-            for model in (MODEL, OTHER):
-                write_samples(tmp_path, "grpo", seed, dataset, np.array([[1, 1]] * 3 + [never], bool), model)
-                rows = [half] * 3 + [never if seed == 2 else half]
-                write_samples(tmp_path, "clip_b", seed, dataset, np.array(rows, bool), model)
+    for seed, dataset, model in product(range(3), DATASETS, (MODEL, OTHER)):
+        clip_b = [half] * 3 + [never if seed == 2 else half]
+        for method, rows in (("grpo", [[1, 1]] * 3 + [never]), ("clip_b", clip_b)):
+            write_samples(tmp_path, method, seed, dataset, np.array(rows, bool), model)
     avg_clip, pass_clip = np.mean([0.5, 0.5, 0.375]), np.mean([1, 1, 0.75])
     found = {
         metric: finding(AVG | {"metric": metric}, tmp_path, THREE).interval
@@ -61,15 +49,11 @@ def test_metrics_of_scores_by_hand(tmp_path):
 @pytest.mark.filterwarnings("error")
 def test_all_k_and_thirds_of_difficulty(tmp_path):
     """Clip_B solves the hard third, GRPO the easy one, as often per sample elsewhere."""
-    base = np.repeat([[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0]], 2, axis=0).astype(bool)
-    mixed = np.array([[1, 0, 0, 0]] * 6, bool)
-    hard, easy = mixed.copy(), mixed.copy()
-    hard[:2], easy[4:] = 1, 1
+    counts = {"base": [1, 1, 2, 2, 3, 3], "clip_b": [4, 4, 1, 1, 1, 1], "grpo": [1, 1, 1, 1, 4, 4]}
     order = np.array([4, 0, 2, 1, 5, 3])  # hard and easy problems in between one another
-    for seed in range(3):
-        write_samples(tmp_path, "base", seed, "dapo500", base[order])
-        write_samples(tmp_path, "clip_b", seed, "dapo500", hard[order])
-        write_samples(tmp_path, "grpo", seed, "dapo500", easy[order])
+    for (method, correct), seed in product(counts.items(), range(3)):
+        samples = np.arange(4) < np.array(correct)[order, None]
+        write_samples(tmp_path, method, seed, "dapo500", samples)
 
     def effect(metric: str, problems: str) -> float:
         claim = AVG | {"models": [MODEL], "evaluations": ["dapo500"], "metric": metric, "problems": problems}

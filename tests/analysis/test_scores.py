@@ -29,6 +29,7 @@ TABLE = {
     "pooled": True,
     "labels": {"clip_b": "Ours"},
 }
+ENDS = ("", "_low", "_high")
 NOT_OF_SCORES = {"entropy": None, "pooled": None, "labels": None}
 # Correct samples of four, per data set, and for the trained ones per seed.
 UNTRAINED = {"aime24": [1, 0, 3, 1, 0, 3], "aime25": [3, 0, 2, 1, 4, 0]}
@@ -42,6 +43,9 @@ CLIP_B = {
 }
 
 
+CURVES = np.linspace(0.5, [0.1, 0.2, 0.3], 10, axis=1)  # seed, step
+
+
 def write_seed(results: Results, seed: int, *methods: str) -> None:
     for method, dataset in product(methods, SETS):
         counts = UNTRAINED[dataset] if method == BASE else {"grpo": GRPO, "clip_b": CLIP_B}[method][dataset][seed % 3]
@@ -53,12 +57,12 @@ def results(tmp_path) -> Results:
     """Clip_B's curve is GRPO's, but for the last step of seed 2."""
     results = Results(tmp_path / SCALE, SCALE, SEEDS, ROOT / "configs", tmp_path)
     write_models(results.root)
+    write_curve(results.root, "grpo", 0, 1, 2, steps=10, entropy=CURVES)
+    higher = CURVES.copy()
+    higher[2, -1] += 0.1
+    write_curve(results.root, "clip_b", 0, 1, 2, steps=10, entropy=higher)
     for seed in range(3):
         write_seed(results, seed, BASE, "grpo", "clip_b")
-        curve = np.linspace(0.5, 0.1 * (1 + seed), 10)
-        write_curve(results.root, "grpo", seed, steps=10, entropy=curve)
-        curve[-1] += 0.1 * (seed == 2)
-        write_curve(results.root, "clip_b", seed, steps=10, entropy=curve)
     scores = {"grpo": {"aime24": {"avg": 20.0}, "aime25": {"avg": 30.0}}, "clip_b": {"aime24": {"avg": 21.5}}}
     paper = {"scores": {"Table 1": {MODEL: scores}}}
     (tmp_path / "paper_values.yaml").write_text(json.dumps(paper))
@@ -79,6 +83,10 @@ def solved(counts) -> np.ndarray:
     return (np.array(counts) > 0).astype(float)
 
 
+def in_percent(interval) -> list[float]:
+    return pytest.approx([*interval.times(100).columns("a").values()], nan_ok=True)
+
+
 def test_scores_by_hand(results):
     frame = scores_frame(of(results), results).set_index("method")
     assert list(frame.index) == [BASE, "grpo", "clip_b"]
@@ -89,16 +97,13 @@ def test_scores_by_hand(results):
     for name, metric in (("avg", share), ("pass", solved)):
         for dataset in SETS:
             for method, counts in (("grpo", GRPO), ("clip_b", CLIP_B)):
-                interval = score_interval([metric(counts[dataset])], mean_interval)
-                if metric is share:  # a share of samples, away from 0 and 1
-                    interval = share_interval(metric(counts[dataset]))
-                got = [frame.loc[method, f"{dataset}_{name}{end}"] for end in ("", "_low", "_high")]
+                got = [frame.loc[method, f"{dataset}_{name}{end}"] for end in ENDS]
                 assert got[0] == pytest.approx(100 * metric(counts[dataset]).mean())
-                if metric is share:
-                    assert got[1:] == pytest.approx([100 * interval.low, 100 * interval.high], nan_ok=True)
-            by_hand = score_interval([metric(CLIP_B[dataset]) - metric(GRPO[dataset])])
-            got = [frame.loc["clip_b", f"{dataset}_{name}_difference{end}"] for end in ("", "_low", "_high")]
-            assert got == pytest.approx([100 * by_hand.value, 100 * by_hand.low, 100 * by_hand.high], nan_ok=True)
+                if metric is share:  # away from 0 and 1
+                    assert got == in_percent(share_interval(metric(counts[dataset])))
+            difference = score_interval([metric(CLIP_B[dataset]) - metric(GRPO[dataset])])
+            found = [frame.loc["clip_b", f"{dataset}_{name}_difference{end}"] for end in ENDS]
+            assert found == in_percent(difference)
     assert np.isnan(frame.loc["grpo", "aime24_avg_difference"])
     pooled = frame.loc["clip_b", "mean_avg"]
     assert pooled == pytest.approx((frame.loc["clip_b", "aime24_avg"] + frame.loc["clip_b", "aime25_avg"]) / 2)
@@ -148,9 +153,7 @@ def test_entropies_at_the_end(results):
     assert frame.loc["clip_b", "entropy_low"] == pytest.approx(interval.low)
     assert np.isnan(frame.loc[BASE, "entropy"])
     assert not frame["equals_baseline"].any()  # also not of the baseline
-    for seed in range(3):
-        curve = np.linspace(0.5, 0.1 * (1 + seed), 10)
-        write_curve(results.root, "clip_b", seed, steps=10, entropy=curve)
+    write_curve(results.root, "clip_b", 0, 1, 2, steps=10, entropy=CURVES)
     again = scores_frame(of(results), results).set_index("method")
     assert list(again["equals_baseline"]) == [False, False, True]
     assert "entropy" not in scores_frame(of(results, entropy=False), results)
@@ -166,4 +169,4 @@ def test_gains_by_hand(results):
     assert frame.loc[0, "paper"] == pytest.approx(1.5)
     assert frame["paper"][1:].isna().all()
     by_hand = score_interval([share(CLIP_B["aime25"]) - share(GRPO["aime25"])])
-    assert list(frame.loc[1, ["low", "high"]]) == pytest.approx([100 * by_hand.low, 100 * by_hand.high])
+    assert list(frame.loc[1, ["gain", "low", "high"]]) == in_percent(by_hand)

@@ -2,6 +2,8 @@
 
 import re
 import shutil
+from collections.abc import Iterable
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -15,18 +17,15 @@ from entropy_dynamics.analysis.verdicts import judge
 from entropy_dynamics.config import load_config
 from entropy_dynamics.experiments.claims import input_files, load_claims
 from entropy_dynamics.experiments.load import Run
-from entropy_dynamics.results.files import write_parquet
 from single_claims import no_interval
-from synthetic_results import DATASETS, MODEL, ROOT, SCALE, SEEDS, evaluation_frame
+from synthetic_results import DATASETS, MODEL, ROOT, SCALE, SEEDS, write_evaluation
 
 FIVE = SEEDS | {"tables": 5}
-
-
-UNKNOWN = np.full(0, np.nan)
+Level = dict[float, tuple[float, float]]
 
 
 def samples(correct: list[int], k: int = 4) -> Samples:
-    return Samples("", np.array(correct), k, 0.0, 0.0, majority=UNKNOWN, unique=UNKNOWN, answer_entropy=UNKNOWN)
+    return Samples("", np.array(correct), k, 0.0, 0.0, *[np.full(0, np.nan)] * 3)
 
 
 def mean(scores: dict[str, np.ndarray], weights: dict[str, float]) -> float:
@@ -42,10 +41,9 @@ ONE = {"d": 1.0}
 def test_a_frontier_by_hand():
     """At Pass@4 = 1/2, halfway, the frontier has 7/32; the policy has 5/16."""
     policy = {"d": samples([4, 1, 0, 0])}
-    assert mean(matched_pass(policy, FRONT, ONE), ONE) == pytest.approx(5 / 16 - 7 / 32)
-    assert mean(matched_pass(policy, FRONT[::-1], ONE), ONE) == pytest.approx(5 / 16 - 7 / 32)  # in any order
     worse = {"d": samples([1, 1, 0, 0])}  # (1/2, 1/8): WARM is better in both, so it is not on the frontier
-    assert mean(matched_pass(policy, [*FRONT, worse], ONE), ONE) == pytest.approx(5 / 16 - 7 / 32)
+    for others in (FRONT, FRONT[::-1], [*FRONT, worse]):
+        assert mean(matched_pass(policy, others, ONE), ONE) == pytest.approx(5 / 16 - 7 / 32)
     better = {"d": samples([3, 1, 0, 0])}  # (1/2, 1/4): as good as COLD in one, better in the other
     assert mean(matched_pass(policy, [*FRONT, better], ONE), ONE) == pytest.approx(5 / 16 - 1 / 4)
 
@@ -60,9 +58,8 @@ def test_as_many_problems_of_other_sets_are_reached():
 
 
 def test_nothing_is_extrapolated():
-    assert np.isnan(mean(matched_pass({"d": samples([4, 4, 4, 4])}, FRONT, ONE), ONE))
-    assert np.isnan(mean(matched_pass({"d": samples([0, 0, 0, 0])}, FRONT, ONE), ONE))
-    assert np.isnan(mean(matched_pass({"d": samples([4, 0, 0, 0])}, [COLD, COLD], ONE), ONE))
+    for counts, others in (([4] * 4, FRONT), ([0] * 4, FRONT), ([4, 0, 0, 0], [COLD, COLD])):
+        assert np.isnan(mean(matched_pass({"d": samples(counts)}, others, ONE), ONE))
     ends = [matched_pass(policy, FRONT, ONE) for policy in FRONT]
     assert [mean(end, ONE) for end in ends] == pytest.approx([0, 0])
 
@@ -119,38 +116,30 @@ def test_problems_of_equal_difficulty_stay_in_order():
 # Verdicts
 
 
-def copy_configs(project: Path, temperatures: list[float]) -> None:
-    """configs/ of which the scale has these further temperatures."""
+def with_temperatures(project: Path, temperatures: list[float]) -> Path:
+    """A folder with configs/ of which the scale has these further temperatures."""
     shutil.copytree(ROOT / "configs", project / "configs")
     scale = project / f"configs/scale/{SCALE}.yaml"
     text, count = re.subn(r"(?m)^  temperatures: .*$", f"  temperatures: {temperatures}", scale.read_text())
     assert count == 1
     scale.write_text(text)
+    return project
 
 
 @pytest.fixture
 def project(tmp_path) -> Path:
-    copy_configs(tmp_path, [0, 0.4, 1])  # besides 0.7, that of all tables
-    return tmp_path
+    return with_temperatures(tmp_path, [0, 0.4, 1])  # besides 0.7, that of all tables
 
 
-def write(project: Path, method: str, seed: int, temperature: float, rates: np.ndarray, dataset: str) -> None:
-    """`rates`: the probability of a correct sample of each problem."""
-    rng = np.random.default_rng([seed, *f"{method}{temperature}{dataset}".encode()])
-    correct = rng.random((len(rates), 1 if temperature == 0 else 16)) < rates[:, None]
-    run = Run(MODEL, method, seed)
-    path = run.evaluation_file(project / SCALE, dataset, None if temperature == 0.7 else temperature)
-    write_parquet(path, evaluation_frame(correct))
-
-
-def write_policies(project: Path, levels: dict[str, dict[float, tuple[float, float]]], seeds: int = 5) -> None:
+def write_policies(project: Path, seeds: Iterable[int] = range(5), **levels: Level) -> None:
     """Per method and temperature the share of problems that can be solved, and the rate of correct samples of these."""
-    for method, of_method in levels.items():
-        for temperature, (share, rate) in of_method.items():
-            for seed in range(seeds):
-                for dataset in (*DATASETS, "validation"):
-                    rates = np.where(np.arange(200) < 200 * (share + 0.01 * (seed % 3)), rate, 0.0)
-                    write(project, method, seed, temperature, rates, dataset)
+    for method, seed, dataset in product(levels, seeds, (*DATASETS, "validation")):
+        for temperature, (share, rate) in levels[method].items():
+            rates = np.where(np.arange(200) < 200 * (share + 0.01 * (seed % 3)), rate, 0.0)
+            rng = np.random.default_rng([seed, *f"{method}{temperature}{dataset}".encode()])
+            correct = rng.random((200, 1 if temperature == 0 else 16)) < rates[:, None]
+            at = None if temperature == 0.7 else temperature
+            write_evaluation(project / SCALE, Run(MODEL, method, seed), dataset, correct, at)
 
 
 def found_in(project: Path, claim_id: str) -> Finding:
@@ -165,7 +154,7 @@ GRPO = {0.0: (0.32, 1.0), 0.4: (0.5, 0.6), 0.7: (0.6, 0.45), 1.0: (0.7, 0.35)}
 
 @pytest.mark.parametrize(("greedy", "verdict"), [(0.4, "holds"), (0.2, "does not hold")])
 def test_greedy(project, greedy, verdict):
-    write_policies(project, {"grpo": GRPO, "clip_b": GRPO | {0.0: (greedy, 1.0)}})
+    write_policies(project, grpo=GRPO, clip_b=GRPO | {0.0: (greedy, 1.0)})
     found = found_in(project, "greedy_clip_b_qwen2.5")
     assert (found.verdict, found.interval.value) == (verdict, pytest.approx(100 * (greedy - 0.32), abs=0.6))
     if greedy > 0.3:  # then the best temperature of both is 0
@@ -176,7 +165,7 @@ def test_greedy(project, greedy, verdict):
 
 def test_each_method_at_its_own_best_temperature(project):
     """Clip_B's best is 0.7 with 42 %, GRPO's greedy decoding with 32 %."""
-    write_policies(project, {"grpo": GRPO, "clip_b": GRPO | {0.7: (0.6, 0.7)}})
+    write_policies(project, grpo=GRPO, clip_b=GRPO | {0.7: (0.6, 0.7)})
     found = found_in(project, "best_clip_b_qwen2.5")
     assert (found.verdict, found.interval.value) == ("holds", pytest.approx(100 * (0.61 * 0.7 - 0.33), abs=1))
     assert "clip_b at 0.7; grpo at 0" in found.reason
@@ -189,32 +178,28 @@ def test_at_equal_pass(tmp_path, rate, further, verdict):
 
     Greedy decoding, with one sample per problem, is no point of the frontier.
     """
-    copy_configs(tmp_path, further)
-    write_policies(tmp_path, {"grpo": GRPO | {0.0: (0.9, 1.0)}, "clip_b": GRPO | {0.7: (0.65, rate)}})
-    found = found_in(tmp_path, "matched_pass_clip_b_qwen2.5")
+    project = with_temperatures(tmp_path, further)
+    write_policies(project, grpo=GRPO | {0.0: (0.9, 1.0)}, clip_b=GRPO | {0.7: (0.65, rate)})
+    found = found_in(project, "matched_pass_clip_b_qwen2.5")
     frontier = (0.61 * 0.45 + 0.71 * 0.35) / 2
     assert (found.verdict, found.interval.value) == (verdict, pytest.approx(100 * (0.66 * rate - frontier), abs=1))
     assert found.seeds == 5
 
 
 def test_seeds_off_the_frontier_are_counted(tmp_path):
-    """GRPO can solve 60 to 70 % of the problems."""
-    copy_configs(tmp_path, [1])
-    grpo = {0.7: GRPO[0.7], 1.0: GRPO[1.0]}
+    """GRPO can solve 60 to 72 % of the problems."""
+    project = with_temperatures(tmp_path, [1])
     for seed, share in enumerate([0.95, 0.95, 0.2, 0.65, 0.65]):
-        for temperature, (of_grpo, rate) in grpo.items():
-            for method, (solvable, of_each) in {"grpo": (of_grpo, rate), "clip_b": (share, 0.4)}.items():
-                for dataset in DATASETS:
-                    rates = np.where(np.arange(200) < 200 * solvable, of_each, 0)
-                    write(tmp_path, method, seed, temperature, rates, dataset)
-    found = found_in(tmp_path, "matched_pass_clip_b_qwen2.5")
+        clip_b = dict.fromkeys([0.7, 1.0], (share, 0.4))
+        write_policies(project, [seed], grpo={0.7: GRPO[0.7], 1.0: GRPO[1.0]}, clip_b=clip_b)
+    found = found_in(project, "matched_pass_clip_b_qwen2.5")
     above = "grpo does not reach the Pass@K of clip_b at any temperature in 2 of 5 seeds"
     assert found.reason == f"{above}; the Pass@K of clip_b is below the frontier of grpo in 1 of 5 seeds"
     assert no_interval(found)
 
 
 def test_missing_evaluations_are_named(project):
-    write_policies(project, {"grpo": GRPO, "clip_b": GRPO})
+    write_policies(project, grpo=GRPO, clip_b=GRPO)
     Run(MODEL, "grpo", 1).evaluation_file(project / SCALE, "aime25", 1.0).unlink()
     found = found_in(project, "matched_pass_clip_b_qwen2.5")
     assert found.verdict == "inconclusive"
@@ -227,16 +212,15 @@ def test_missing_evaluations_are_named(project):
 
 
 def test_temperatures_that_the_scale_lacks_are_named(tmp_path):
-    copy_configs(tmp_path, [])
-    write_policies(tmp_path, {"grpo": {0.7: (0.6, 0.45)}, "clip_b": {0.7: (0.6, 0.45)}})
-    greedy, matched = (found_in(tmp_path, f"{name}_clip_b_qwen2.5") for name in ("greedy", "matched_pass"))
+    project = with_temperatures(tmp_path, [])
+    write_policies(project, grpo={0.7: (0.6, 0.45)}, clip_b={0.7: (0.6, 0.45)})
+    greedy, matched = (found_in(project, f"{name}_clip_b_qwen2.5") for name in ("greedy", "matched_pass"))
     assert greedy.reason == "this scale has no evaluations at temperature 0"
     assert matched.reason == "this scale has evaluations at temperature 0.7 alone"
 
 
 def test_inputs_at_the_temperatures_that_the_scale_has(project, tmp_path_factory):
-    single = tmp_path_factory.mktemp("single")
-    copy_configs(single, [])
+    single = with_temperatures(tmp_path_factory.mktemp("single"), [])
 
     def files(configs: Path) -> set[str]:
         found = input_files(project / SCALE, load_claims(SCALE, FIVE, ROOT / "experiments", configs))

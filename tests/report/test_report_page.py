@@ -40,6 +40,10 @@ def snakemake(project: Path, *arguments: str) -> str:
     return run.stdout
 
 
+def results_of(project: Path, folder: Path, seeds=SEEDS) -> Results:
+    return Results(folder, SCALE, seeds, project / "configs", project / "experiments")
+
+
 @pytest.fixture(scope="module")
 def report(tmp_path_factory) -> Path:
     """Snakemake's report of a project with a table, two figures and the claims, from synthetic results."""
@@ -49,7 +53,7 @@ def report(tmp_path_factory) -> Path:
     path.write_text("\n".join([*lines, f"experiments: [{', '.join(NAMES)}]", ""]))
     results = project / "results" / SCALE
     write_all(results, SEEDS, SCALE, NAMES)
-    source = Results(results, SCALE, SEEDS, project / "configs", project / "experiments")
+    source = results_of(project, results)
     write_claims(source)
     for name in NAMES:
         render(name, source)
@@ -93,6 +97,11 @@ def choose(browser, category: str) -> None:
     click(browser, f"//nav//a[span[normalize-space()='{category}']]")
 
 
+def row_of_table(results: Path, method: str) -> pd.Series:
+    table = pd.read_csv(results / "tables/table1.csv").set_index(["model", "method"])
+    return table.loc[(MODEL, method)]
+
+
 def row_of(label: str) -> str:
     return f"//nav//tr[td[starts-with(normalize-space(), '{label}')]]"
 
@@ -105,12 +114,9 @@ def test_a_reader_clicks_through_to_a_table_and_a_figure(report, browser):
     still = "const s = document.createElement('style'); s.textContent = '* {transition: none !important}'"
     browser.execute_script(f"{still}; document.head.append(s)")
     assert "smoke scale" in browser.find_element("id", "app").text
-    assert [one.text for one in browser.find_elements("xpath", "//nav//li/a/span") if one.text[:1].isdigit()] == [
-        "1 Claims",
-        "2 Tables",
-        "3 Figures",
-        "5 Runs",
-    ]
+    entries = [one.text for one in browser.find_elements("xpath", "//nav//li/a/span")]
+    numbered = [text for text in entries if text[:1].isdigit()]
+    assert numbered == ["1 Claims", "2 Tables", "3 Figures", "5 Runs"]
     click(browser, "//a[text()='1 Claims']")  # in the text, not in the menu
     click(browser, row_of("All claims, tables and figures") + "//a[1]")
     browser.switch_to.frame(browser.find_element("tag name", "iframe"))
@@ -118,7 +124,7 @@ def test_a_reader_clicks_through_to_a_table_and_a_figure(report, browser):
     assert sum(counts) == sum(one["subject"] == "this run" for one in claims)
     click(browser, "//section[@id='table1']//summary")
     shown = " ".join(browser.find_element("tag name", "body").text.split())
-    score = pd.read_csv(results / "tables/table1.csv").set_index(["model", "method"]).loc[(MODEL, "base")]
+    score = row_of_table(results, "base")
     assert f"{score.dapo500_avg:.1f} [{score.dapo500_avg_low:.1f}, {score.dapo500_avg_high:.1f}]" in shown
     assert "49.68 (+1.65)" in shown
     assert "toy Qwen2 for Qwen2.5-7B-Instruct" in shown
@@ -128,11 +134,11 @@ def test_a_reader_clicks_through_to_a_table_and_a_figure(report, browser):
     markdown = browser.find_element("xpath", row_of("Table 1. ") + "//a[1]").get_attribute("href")
     assert base64.b64decode(markdown.partition(",")[2]) == (results / "tables/table1.md").read_bytes()
 
-    for category, label, name, caption in [
-        ("3 Figures", "Figure 5. ", "figure5", "(Corollary 4)"),
-        ("3 Figures", "Predicted and realized", "theory_check", "the identity line holds for all"),
-    ]:
-        choose(browser, category)
+    for label, name, caption in (
+        ("Figure 5. ", "figure5", "(Corollary 4)"),
+        ("Predicted and realized", "theory_check", "the identity line holds for all"),
+    ):
+        choose(browser, "3 Figures")
         click(browser, row_of(label) + "//a[1]")
         image = browser.find_element("xpath", "//img[starts-with(@src, 'data:image/png')]")
         size = browser.execute_script("return [arguments[0].naturalWidth, arguments[0].naturalHeight]", image)
@@ -176,7 +182,7 @@ def test_the_page_starts_with_the_verdicts_and_every_link_leads_somewhere(page):
         assert f'id="{target}"' in text
     for file in files:
         assert (page.parent / file).is_file()
-    score = pd.read_csv(page.parent / "tables/table1.csv").set_index(["model", "method"]).loc[(MODEL, "base")]
+    score = row_of_table(page.parent, "base")
     shown = re.search(r'<section id="table1">.*?</section>', text, re.DOTALL)[0]
     interval = f"[{score.dapo500_avg_low:.1f}, {score.dapo500_avg_high:.1f}]"
     assert f"{score.dapo500_avg:.1f} <i>{interval}</i>" in shown
@@ -204,9 +210,8 @@ def test_no_heading_is_hidden_and_no_picture_cut_at_its_sides(page, browser, wid
 
 
 def test_tuned_baselines_stand_second_and_table_1_has_scores_and_gains_first(page, tmp_path):
-    project = page.parents[2]
     seeds = SEEDS | {"tables": 3}
-    source = Results(tmp_path / SCALE, SCALE, seeds, project / "configs", project / "experiments")
+    source = results_of(page.parents[2], tmp_path / SCALE, seeds)
     write_all(source.root, seeds, SCALE, ["table1"])
     render("table1", source)
     for name in ("left", "learning"):
@@ -215,7 +220,7 @@ def test_tuned_baselines_stand_second_and_table_1_has_scores_and_gains_first(pag
     assert re.findall(r'<section id="(\w+)"', text) == ["learning", "left", "table1"]
     assert "intervals are 95 % over seeds" in text
     compact, full = re.findall(r"<table>.*?</table>", text, re.DOTALL)[:2]
-    row = pd.read_csv(source.layout.table("table1", "csv")).set_index(["model", "method"]).loc[(MODEL, "clip_b")]
+    row = row_of_table(source.root, "clip_b")
     gain = f"{row.dapo500_avg_difference:+.1f}".replace("-", "−")
     assert re.search(rf'<td>{row.dapo500_avg:.1f} <i class="gain( clear)?">{re.escape(gain)}</i></td>', compact)
     assert "[" not in compact
@@ -234,8 +239,7 @@ STEPS = "{} 3/10  entropy 0.500  accuracy 0.100  9 s left\n{} 6/10  entropy 0.25
 @pytest.fixture
 def live(page, tmp_path) -> Results:
     """Table 1 without verdicts, and samples of two runs; a third run trains, a fourth has stopped."""
-    project = page.parents[2]
-    source = Results(tmp_path / SCALE, SCALE, SEEDS, project / "configs", project / "experiments")
+    source = results_of(page.parents[2], tmp_path / SCALE)
     write_all(source.root, SEEDS, SCALE, ["table1"])
     render("table1", source)
     layout, random = source.layout, torch.Generator().manual_seed(0)
@@ -322,7 +326,7 @@ def test_a_token_shows_the_numbers_of_its_file(live, browser):
 
 def test_a_table_on_the_page_has_the_seeds_that_there_are(live):
     assert "seeds so far" not in write_report(live).read_text()
-    more = Results(live.root, SCALE, SEEDS | {"tables": 3}, live.configs, live.experiments)
+    more = replace(live, seeds=SEEDS | {"tables": 3})
     assert "<b>1 of 3 seeds so far, no interval.</b>" in write_report(more).read_text()
 
 
@@ -369,18 +373,13 @@ def test_watch_rewrites_the_page_for_this_machine_only(live, watched, monkeypatc
         assert "seed 7, " + MODEL + ": step 9 of 10" in page.read().decode()
     with urlopen(f"{address}/tables/table1.csv") as table:
         assert table.read() == (live.layout.root / "tables/table1.csv").read_bytes()
-    for host, allowed in (
-        ("elsewhere.example:80", False),
-        ("", False),
-        ("[", False),
-        ("127.0.0.1", True),
-        ("LOCALHOST:80", True),
-    ):
+    hosts = {"elsewhere.example:80": 403, "": 403, "[": 403, "127.0.0.1": 200, "LOCALHOST:80": 200}
+    for host, expected in hosts.items():
         try:  # a browser leaves port 80 out
             status = urlopen(Request(address, headers={"Host": host})).status
         except HTTPError as error:
             status = error.code
-        assert status == (200 if allowed else 403), host
+        assert status == expected, host
     with pytest.raises(UserError, match=f"port {watched.server_port} of 127.0.0.1 cannot be opened"):
         open_server(live, watched.server_port, canned)
 
