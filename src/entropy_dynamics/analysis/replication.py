@@ -57,6 +57,11 @@ class Replicate:
         return self.compared and self.verdicts[0] != self.verdicts[1]
 
     @property
+    def reversed(self) -> bool:
+        """Whether one verdict is "holds" and the other "does not hold"."""
+        return set(self.verdicts) == {"holds", "does not hold"}
+
+    @property
     def difference(self) -> Interval:
         """Second effect minus first, with an interval derived from theirs (MOVER: Zou and Donner 2008)."""
         first, second = self.effects

@@ -29,8 +29,7 @@ def write_comparison(first: Path, second: Path, table: bool = False) -> str:
         return fill("comparison.md", lines=[identical], rows=rows)
     share = f"{len(compared) - len(apart)} of {len(compared)} ({1 - len(apart) / len(compared):.0%})"
     effects = f"{share} agree: the 95% interval of their difference includes zero"
-    turned = sum("inconclusive" not in claim.verdicts for claim in changed)
-    verdicts = f"{len(changed)} of {len(compared)} changed, {turned} of them reversed"
+    verdicts = f"{len(changed)} of {len(compared)} changed, {sum(claim.reversed for claim in changed)} of them reversed"
     chance = sum(claim.chance_of_change for claim in compared)
     runs = [verdicts_of(run) for run in (first, second)]
     labels = {id: entry["label"] for id, entry in runs[0].items()}
