@@ -4,7 +4,18 @@ import numpy as np
 import pandas as pd
 
 from entropy_dynamics.analysis.statistics import Interval, mean_interval
-from tables.effects import MINUS, REFERENCE, at_the_end, gain, p_shown, p_value, shown, shown_interval, table
+from tables.effects import (
+    MINUS,
+    at_the_end,
+    dropped_in,
+    gain,
+    metrics_of,
+    p_shown,
+    p_value,
+    shown,
+    shown_interval,
+    table,
+)
 from tables.smollm2 import MODEL
 
 PILOTS, SEEDS = "smollm2-words/seeds-100-101", "smollm2-words-dose/seeds-280-284"
@@ -29,7 +40,7 @@ def at_equal_accuracy(folder: str, arm: str = CLIP_B) -> np.ndarray:
 
     GRPO's log entropy at this accuracy is on its line over accuracy, by least squares through means of `BLOCK` steps.
     """
-    runs, of = pd.read_parquet(REFERENCE / folder / "metrics.parquet"), ends(folder).loc[arm].unstack(0).dropna()
+    runs, of = metrics_of(folder), ends(folder).loc[arm].unstack(0).dropna()
     ratios = []
     for seed, grpo in runs[(runs["method"] == "grpo") & (runs["step"] >= SETTLED)].groupby("seed"):
         if seed in of.index:
@@ -41,7 +52,7 @@ def at_equal_accuracy(folder: str, arm: str = CLIP_B) -> np.ndarray:
 
 def pilots() -> str:
     """What clipping keeps, pilot by pilot."""
-    dropped = pd.read_parquet(REFERENCE / PILOTS / "metrics.parquet").groupby("method")["clip_fraction"].mean()
+    dropped = dropped_in(PILOTS, "method")
 
     def cell(values: np.ndarray, digits: int) -> str:
         return "; ".join(f"{value:.{digits}f}".replace("-", MINUS) for value in values)
@@ -51,7 +62,7 @@ def pilots() -> str:
         of, more = ends(PILOTS).loc[arm], [""] * 4
         if arm != "grpo":
             kept, equal = log_ratios(PILOTS, arm), at_equal_accuracy(PILOTS, arm)
-            more = [f"{100 * dropped[arm]:.1f}", cell(kept, 2), f"{kept.mean():.3f}", cell(equal, 2)]
+            more = [f"{dropped[arm]:.1f}", cell(kept, 2), f"{kept.mean():.3f}", cell(equal, 2)]
         rows.append([label, *more, cell(of["entropy"], 3), cell(100 * of["accuracy"], 1)])
     heads = ["dropped, %", "entropy, log ratio to GRPO's", "mean", "at equal accuracy"]
     return table(["seeds 100; 101", *heads, "entropy, nats", "training accuracy, %"], rows)
@@ -80,13 +91,17 @@ def primary(corrected: dict[str, float], compared: int) -> str:
 
 
 def beside_primary() -> str:
-    """Looked at: entropy at equal accuracy, scores and training accuracy of Clip_B minus GRPO's."""
+    """Looked at: the share dropped; entropy at equal accuracy, scores and training accuracy, Clip_B's minus GRPO's."""
     learned = 100 * ends(SEEDS)["accuracy"].loc[["grpo", CLIP_B]].dropna(axis="columns")
     scores = [gain([SEEDS], metric, CLIP_B, "grpo", (MODEL,), mean_interval) for metric in ("pass", "avg")]
+    equal = at_equal_accuracy(SEEDS)
     cells = [
-        shown_interval(mean_interval(at_equal_accuracy(SEEDS)), 2),
+        f"{dropped_in(SEEDS, 'method')[CLIP_B]:.1f}",
+        shown_interval(mean_interval(equal), 2),
+        shown_interval(mean_interval(log_ratios(SEEDS) - equal), 2),
         *(shown_interval(of) for of in scores),
         shown_interval(mean_interval((learned.loc[CLIP_B] - learned.loc["grpo"]).to_numpy())),
     ]
-    heads = ["entropy at equal accuracy, log ratio", "Pass@16, points", "Avg@16, points", "training accuracy, points"]
+    heads = ["dropped, %", "entropy at equal accuracy, log ratio", "log ratio at the end minus this"]
+    heads += ["Pass@16, points", "Avg@16, points", "training accuracy, points"]
     return table(["Clip_B at 5 % minus GRPO", *heads], [["new seeds", *cells]])

@@ -13,6 +13,13 @@ from typing import NoReturn, TypeVar
 
 from entropy_dynamics.errors import UserError, closest, nearest
 
+GROUPS = {  # title -> commands
+    "make a run, in this order": ("problems", "model", "pass_rates", "train", "evaluate", "theory"),
+    "read results": ("draw", "claims", "field", "controls", "report", "watch", "summary", "compare"),
+    "check and publish": ("verify", "archive", "restore"),
+    "look up": ("plan", "config", "prompt"),
+    "files of any trainer": ("pass-at-k", "lens", "entropy-watch", "entropy-check"),
+}
 WIDTH = 88  # of descriptions
 MODEL = "a model, by name, such as qwen2.5-7b-instruct"
 METHOD = "a method, by name or name@parameter=value,..."
@@ -73,7 +80,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 def command_parser() -> argparse.ArgumentParser:
     """All commands. The defaults `commands` and `groups` have their parsers: by name, and by title and name."""
     layout = argparse.RawDescriptionHelpFormatter
-    groups: dict[str, dict[str, argparse.ArgumentParser]] = {}
+    groups: dict[str, dict[str, argparse.ArgumentParser]] = {title: {} for title in GROUPS}
     about = "Reproduce arXiv 2602.03392: train, evaluate, judge."
     parser = _Parser(prog="entropy-dynamics", description=about, formatter_class=layout)
     parser.usage = "%(prog)s [-h] [--version] COMMAND ..."
@@ -87,6 +94,7 @@ def command_parser() -> argparse.ArgumentParser:
         example = f"example:\n  {parser.prog} {name} {example}"
         sub = stages.add_parser(name, description=text, epilog=example, formatter_class=layout)
         sub.set_defaults(command=name.replace("-", "_"), parser=sub, about=about)
+        title = next(title for title, names in GROUPS.items() if name in names)
         groups[title][name] = sub
         return sub
 
@@ -105,19 +113,16 @@ def command_parser() -> argparse.ArgumentParser:
             sub.add_argument("--seed", type=_seed, default=0, help="which untrained model (default: 0)")
         return sub
 
-    lines = []
-    for title, add in GROUPS.items():
-        groups[title] = {}
-        add(stage, command)
-        lines.append(f"{title}:")
-        lines += [f"    {name:<13} {sub.get_default('about')}" for name, sub in groups[title].items()]
-        lines.append("")
-    hint = "needs, files and an example of one: entropy-dynamics COMMAND --help"
-    parser.epilog = "\n".join([*lines, hint])
+    _run_commands(stage)
+    _result_commands(stage, command)
+    _publishing_commands(stage, command)
+    _reference_commands(stage)
+    _file_commands(command)
+    parser.epilog = _listed(groups)
     return parser
 
 
-def _run_commands(stage: Adds, _: Adds) -> None:
+def _run_commands(stage: Adds) -> None:
     about = "Generate or read, clean and split the problem sets."
     stage("problems", about, "Needs nothing; writes <results>/<scale>/data.", "--scale smoke")
     about = "Prepare a base model: download it, or build and warm-start a toy model."
@@ -186,7 +191,7 @@ def _publishing_commands(stage: Adds, command: Adds) -> None:
     restore.add_argument("--out", type=_scale_folder, required=True, metavar="OUT", help="a new folder results/<scale>")
 
 
-def _reference_commands(stage: Adds, _: Adds) -> None:
+def _reference_commands(stage: Adds) -> None:
     about = "Estimate the memory, tokens, hours and disk that a scale needs."
     plan = stage("plan", about, "Starts and writes nothing.", "--scale paper")
     plan.add_argument("--markdown", action="store_true", help="print tables in Markdown")
@@ -205,7 +210,7 @@ def _reference_commands(stage: Adds, _: Adds) -> None:
     prompt.add_argument("--problem", metavar="ID", help="id of a problem (default: the first training problem)")
 
 
-def _file_commands(_: Adds, command: Adds) -> None:
+def _file_commands(command: Adds) -> None:
     about, files = "Unbiased Pass@k of graded samples, for all k.", "Needs parquet, JSONL or CSV of any trainer."
     passes = command("pass-at-k", about, files, "grpo.parquet clip_b.parquet")
     passes.add_argument("files", type=Path, metavar="FILE", nargs="+", help="one, or two to compare, or folders")
@@ -234,13 +239,11 @@ def _file_commands(_: Adds, command: Adds) -> None:
     check.add_argument("--write", type=_ending(".npz"), metavar="FILE", help="write the batch as .npz")
 
 
-GROUPS = {
-    "make a run, in this order": _run_commands,
-    "read results": _result_commands,
-    "check and publish": _publishing_commands,
-    "look up": _reference_commands,
-    "files of any trainer": _file_commands,
-}
+def _listed(groups: dict[str, dict[str, argparse.ArgumentParser]]) -> str:
+    lines = []
+    for title, commands in groups.items():
+        lines += [f"{title}:", *(f"    {name:<13} {sub.get_default('about')}" for name, sub in commands.items()), ""]
+    return "\n".join([*lines, "needs, files and an example of one: entropy-dynamics COMMAND --help"])
 
 
 def _type(

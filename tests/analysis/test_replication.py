@@ -15,8 +15,7 @@ from entropy_dynamics.cli import main
 
 
 def claim(id: str, verdict: str, effect: float | None, low: float | None = None, high: float | None = None) -> dict:
-    about = {"id": id, "label": id, "subject": "this run", "seeds": 5, "range": [0, None]}
-    about |= {"unit": "points", "detectable": None, "reason": ""}
+    about = {"id": id, "label": id, "subject": "this run", "seeds": 5}
     return about | {"verdict": verdict, "effect": effect, "low": low, "high": high}
 
 
@@ -50,9 +49,9 @@ def test_differences_and_their_intervals_by_hand(compare):
     assert rows["skewed"][-3:] == ["1 [-4, 13]", "–", "yes"]
     assert summary.splitlines() == [
         "Effects:  2 of 3 (67%) agree: the 95% interval of their difference includes zero; expected: about 97%",
-        "Power:    90% for a difference of unknown size; 1 of 3 would agree had the second run found the threshold, "
-        "1 of 3 had it found the opposite sign",
-        "Verdicts: 2 of 3 changed, 1 of them reversed; expected by chance: about 1",
+        "Power:    90% for a difference of unknown size; 0 of 0 would agree had the second run found the threshold, "
+        "0 of 0 had it found the opposite sign",
+        "Verdicts: 2 of 3 changed, 1 of them reversed; expected by chance: unknown, as a file has no ranges",
         "Differ:   same (holds → inconclusive), apart (holds → does not hold)",
     ]
 
@@ -61,8 +60,9 @@ def test_differences_and_their_intervals_by_hand(compare):
 def test_the_chance_that_a_verdict_changes_is_what_runs_drawn_again_show(claimed):
     """Two runs of one true effect, with intervals of fixed width, drawn many times."""
     (low, high), widths = claimed, ((0.8, 1.2), (1.0, 0.6))
-    pairs = zip((0.9, 0.7), widths, strict=True)
-    effects = [Interval(value, value - below, value + above) for value, (below, above) in pairs]
+    effects = [
+        Interval(value, value - below, value + above) for value, (below, above) in zip((0.9, 0.7), widths, strict=True)
+    ]
     errors = [(effect.high - effect.low) / 2 / 1.959964 for effect in effects]
     common = np.average([effect.value for effect in effects], weights=[error**-2 for error in errors])
     rng = np.random.default_rng(0)
@@ -126,17 +126,24 @@ def test_runs_without_a_claim_to_compare_are_one_line_with_their_scales(tmp_path
     )
 
 
-@pytest.mark.parametrize("path", ["referenc/second", "run"])
-def test_a_run_that_is_not_there(tmp_path, monkeypatch, capsys, path):
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("referenc/second", "no file referenc/second/claims.json; make it with: entropy-dynamics claims"),
+        ("run", "no file run/claims.json; make it with: entropy-dynamics claims"),
+    ],
+)
+def test_a_run_that_is_not_there(tmp_path, monkeypatch, capsys, path, message):
     monkeypatch.chdir(tmp_path)
     Path("run").mkdir()
-    said = f"no file {path}/claims.json; make it with: entropy-dynamics claims"
-    assert error(capsys, "compare", path, "run") == said
+    assert error(capsys, "compare", path, "run") == message
 
 
 def test_a_verdict_that_one_run_could_not_give_has_not_changed(compare):
     first = [claim("both", "holds", 1, 0.5, 2), claim("first_only", "holds", 1, 0.5, 2)]
     second = [claim("both", "holds", 1, 0.4, 2), claim("first_only", "inconclusive", None)]
+    for entry in (*first, *second):
+        entry["range"] = [0, None]
     code, summary, rows = compare(first, second)
     assert code == 0
     assert summary.splitlines()[2:] == [
@@ -148,9 +155,8 @@ def test_a_verdict_that_one_run_could_not_give_has_not_changed(compare):
 
 
 def test_claims_that_were_judged_by_another_range_are_not_compared(compare):
-    first = [claim("moved", "holds", 1, 0.5, 2), claim("same", "holds", 1, 0.5, 2)]
-    moved = claim("moved", "inconclusive", 1, 0.4, 2) | {"range": [1, None]}
-    second = [moved, claim("same", "holds", 2, 0.5, 3)]
+    first = [claim("moved", "holds", 1, 0.5, 2) | {"range": [0, None]}, claim("same", "holds", 1, 0.5, 2)]
+    second = [claim("moved", "inconclusive", 1, 0.4, 2) | {"range": [1, None]}, claim("same", "holds", 2, 0.5, 3)]
     _, summary, rows = compare(first, second)
     assert "1 of 1 (100%) agree" in summary
     assert "0 of 1 changed" in summary
@@ -159,8 +165,11 @@ def test_claims_that_were_judged_by_another_range_are_not_compared(compare):
 
 
 def test_a_run_beside_itself_is_called_that(compare):
-    run = [claim("gain", "holds", 1, 0.5, 2), claim("open", "inconclusive", 1, -1, 2)]
-    run.append(claim("none", "inconclusive", None))
+    run = [
+        claim("gain", "holds", 1, 0.5, 2),
+        claim("open", "inconclusive", 1, -1, 2),
+        claim("none", "inconclusive", None),
+    ]
     rounded = [entry | {"low": entry["low"] and entry["low"] * (1 + 1e-6)} for entry in run]
     _, summary, rows = compare(run, rounded)
     assert summary == "All 2 effects are identical: these are the same runs"
@@ -201,7 +210,7 @@ def test_a_detectable_difference_is_detected_in_nine_of_ten_pairs_of_runs(seeds)
 @pytest.mark.parametrize(("scale", "shares"), [("laptop", True), ("desk", False)])
 def test_runs_that_share_seeds_say_so_and_use_their_correlation(compare, scale, shares):
     """Four of five seeds are in both runs, whose effects of these correlate at 0.8: 0.64 of the medians."""
-    about = {"detectable": 3, "scale": "laptop"}
+    about = {"range": [0, None], "unit": "points", "detectable": 3, "scale": "laptop"}
     first = claim("a", "holds", 10, 7, 13) | about | {"by_seed": {"0": 1, "1": 2, "2": 3, "3": 4, "9": 0}}
     second = claim("a", "holds", 11, 7, 15) | about | {"by_seed": {"0": 1, "1": 3, "2": 2, "3": 4, "8": 0}}
     exact = claim("exact", "holds", 1, 0.9, 1.1) | {"seeds": None, "scale": "laptop"}
@@ -224,5 +233,6 @@ def test_effects_by_seed_are_those_of_the_published_counts():
     scores = solved.groupby(["method", "seed", "model", "dataset"])["solved"].mean().groupby(["method", "seed"]).mean()
     effects = scores["clip_b"] - scores["grpo"]
     [claim] = [one for one in json.loads((folder / "claims.json").read_text()) if one["id"] == "pass_gain_clip_b"]
-    by_seed = {int(seed): effect for seed, effect in claim["by_seed"].items()}
-    assert by_seed == pytest.approx(effects.to_dict(), rel=1e-5)
+    assert {int(seed): effect for seed, effect in claim["by_seed"].items()} == pytest.approx(
+        effects.to_dict(), rel=1e-5
+    )

@@ -48,7 +48,7 @@ def results(given, weight, tokens, upstream, device="cpu"):
     leaves = [x.detach().to(device).requires_grad_() for x in (given, weight) if x is not None]
     own = {"weight": None if weight is None else leaves[1], "entropy_gradient": True}
     stats = token_stats(leaves[0], tokens.to(device), temperature=0.7, **own)
-    ((stats.logp + stats.entropy) * upstream.to(device)).sum().backward()
+    (stats.logp * upstream.to(device) + 0.5 * stats.entropy).sum().backward()
     columns = [*stats.columns().values(), *(leaf.grad for leaf in leaves)]
     return [x.detach().cpu().float() for x in columns]
 

@@ -143,6 +143,16 @@ def test_how_many_tokens_clip_cov_drops(ratio, dropped):
     assert weights[0, 100:].all()
 
 
+def test_clip_cov_draws_the_same_for_a_seed_and_otherwise_for_others():
+    stats, advantages, mask = many_candidates(100, 1000)
+    method = load_method("clip_cov", ratio=0.01)
+    first, again, *others = (
+        method.token_weights(stats, advantages, mask, generator=seeded(seed)) for seed in (3, 3, 4, 5)
+    )
+    assert torch.equal(first, again)
+    assert all(not torch.equal(first, other) for other in others)
+
+
 def test_clip_cov_draws_uniformly():
     stats, advantages, mask = many_candidates(10, 40)
     method, generator, draws = load_method("clip_cov", ratio=0.05), seeded(), 2000

@@ -332,6 +332,11 @@ def test_a_wrong_shape_is_seen_before_the_weights_are_downloaded(hub, tmp_path):
     assert not any(name.endswith(".safetensors") for name in hub.sent)
 
 
+def test_a_revision_that_the_hub_does_not_have(hub, tmp_path):
+    with pytest.raises(UserError, match="at ffffffff cannot be downloaded"):
+        prepare_pretrained(settings(f"model.revision={'f' * 40}"), tmp_path / MODEL, [])
+
+
 def test_without_a_network_the_alternative_is_named(tmp_path, monkeypatch, capsys):
     reach(monkeypatch, "http://127.0.0.1:9")  # nothing listens there
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)

@@ -117,6 +117,15 @@ def test_runs_without_checkpoints_need_no_space_for_them():
     assert [*disk] == ["models", "policies"]
 
 
+def test_hours_follow_the_gpu():
+    gpu, flops, bandwidth = "H200", 989e12 * 0.4, 4800
+    a100, other = paper(), paper("grpo", f"plan.gpu={gpu}")
+    assert training_seconds(a100) / training_seconds(other) == pytest.approx(flops / (312e12 * 0.4))
+    alone = ("sampling.batch_size=1", "plan.decode_step_ms=0", "plan.response_tokens=7168")  # bound by the bandwidth
+    seconds = [sampling_seconds(paper("grpo", f"plan.gpu={name}", *alone), 8, trains=True) for name in ("A100", gpu)]
+    assert seconds[0] / seconds[1] == pytest.approx(bandwidth / 2039)
+
+
 def test_a_measured_throughput_replaces_the_assumed_one():
     measured = [f"plan.measured[{MODEL}].sampled=2000", f"plan.measured[{MODEL}].trained=4000"]
     config = paper("grpo", "training.entropy_change_every=0", *measured)

@@ -15,7 +15,7 @@ NOISE = np.array([-0.02, 0.01, 0.0, 0.02, -0.01])  # sums up to 0
 @pytest.fixture
 def published(tmp_path, monkeypatch):
     """`published(kept)`: log entropy falls by 2 per accuracy; Clip_B's is `kept` higher at its own accuracy, of 0.4."""
-    for module in (effects, smollm2, words):
+    for module in (effects, smollm2):
         monkeypatch.setattr(module, "REFERENCE", tmp_path)
 
     def write(kept: float) -> None:
@@ -67,6 +67,6 @@ def test_at_equal_accuracy_the_line_of_grpo_is_taken_off(published):
     assert words.log_ratios(words.SEEDS) == pytest.approx(0.3 + NOISE, abs=1e-6)
     assert words.at_equal_accuracy(words.SEEDS) == pytest.approx(0.1 + NOISE, abs=0.001)
     *_, row = words.beside_primary().splitlines()
-    assert row.startswith("| new seeds | +0.10 [")
-    cells = [cell.split(" [")[0].strip() for cell in row.split("|")[3:-1]]
-    assert cells == ["+25.0", "0.0", "\N{MINUS SIGN}10.0"]  # 3 of 4 problems, not 2; 12 of 64 answers each
+    assert row.startswith("| new seeds | 5.0 | +0.10 [")
+    cells = [cell.split(" [")[0].strip() for cell in row.split("|")[4:-1]]
+    assert cells == ["+0.20", "+25.0", "0.0", "\N{MINUS SIGN}10.0"]  # 3 of 4 problems, not 2; 12 of 64 answers each

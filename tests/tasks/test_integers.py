@@ -135,12 +135,18 @@ WRONG = [
 ]  # fmt: skip
 
 
+def written(form: str, answer: int) -> str:
+    return form.replace("033", f"{answer:03d}") if "033" in form else form.replace("33", str(answer))
+
+
 @pytest.mark.parametrize("form", [*CORRECT, *WRONG], ids=ascii)
 def test_answers_as_models_write_them(form):
-    correct, text = form in CORRECT, f"Let me think.\n{form}"
-    found, cut_off = grade(text, 33), grade(text, 33, "length")
-    assert found.correct is correct
-    assert found.formatted >= correct
-    assert found.answer_correct or "\\boxed" in form
-    assert not grade(text, 1000).correct
-    assert (cut_off.correct, cut_off.formatted) == (correct, False)
+    correct = form in CORRECT
+    for answer in (7, 33, 204):
+        text = f"Let me think.\n{written(form, answer)}"
+        found, cut_off = grade(text, answer), grade(text, answer, "length")
+        assert found.correct is correct
+        assert found.formatted >= correct
+        assert found.answer_correct or "\\boxed" in form
+        assert not grade(text, 1000).correct
+        assert (cut_off.correct, cut_off.formatted) == (correct, False)

@@ -32,6 +32,21 @@ def test_a_misspelt_option_of_the_second_pass_is_refused(model):
         Policy(model).stats(batch, torch.arange(1), 1.0, minp=0.1)
 
 
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_prompts_that_run_once_get_the_gradient_of_all_their_responses(make_model, architecture):
+    responses = {"a": [[1, 2, 3, 4], [4]], "b": [[2, 2], [3, 5, 6, 7, 8]], "c": [[6]]}
+    batch = written({"a": [5, 6, 7], "b": [8], "c": [9, 10]}, responses)
+    for rows in ([3, 1, 4, 0, 2], [4, 1], [2]):  # also of one token each, and one alone
+        found = []
+        for share_prompts in (True, False):
+            model = make_model(architecture, layers=2)
+            stats = Policy(model, share=share_prompts).stats(batch, torch.tensor(rows), 1.0, entropy_gradient=True)
+            (stats.logp * torch.arange(1, len(rows) + 1)[:, None] + stats.entropy).sum().backward()
+            found.append((stats.logp.detach(), gradients(model)))
+        for got, expected in zip(*found, strict=True):
+            assert_close(got, expected)
+
+
 @pytest.mark.parametrize("share_prompts", [True, False])
 def test_copies_run_once_and_get_the_gradient_of_all(make_model, share_prompts):
     responses = {"a": [[1, 2], [1, 2], [1, 2, 0]], "b": [[2, 2, 3], [1, 2], [2, 2, 3], [2, 2, 3]]}

@@ -94,6 +94,7 @@ def test_the_graphs_that_are_kept_have_at_most_the_tokens_allowed(shared_model, 
     model, limit, runs = copy.deepcopy(shared_model), 200, []
     settings = {"tokens_per_micro_batch": 120, "single_forward_tokens": limit, "entropy_change_every": 0}
     trainer = make_trainer(model, "clip_b", **settings)
+    grade_alternately(trainer)
     trainer.policy.share = share
     batch = batch_of(trainer)
 

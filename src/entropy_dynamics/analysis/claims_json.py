@@ -9,11 +9,11 @@ from entropy_dynamics.errors import UserError
 from entropy_dynamics.results.files import read_json
 from entropy_dynamics.results.layout import Layout
 
-# The keys that published files of older versions lack, and those that all have.
-DEFAULTS: dict[str, Any] = {"topic": "", "ours": False, "scale": None, "by_seed": {}}
+# The keys that files of older versions lack.
+DEFAULTS: dict[str, Any] = {"label": "", "topic": "", "unit": "", "ours": False, "scale": None, "range": None}
 DEFAULTS |= {"figures": [], "headline": None, "methods": []}
-JUDGED = ["label", "unit", "verdict", "reason", "effect", "low", "high"]
-JUDGED += ["range", "detectable", "seeds"]
+DEFAULTS |= {"detectable": None, "paper": None, "by_seed": {}, "reason": "", "statement": "", "place": ""}
+JUDGED = ("verdict", "effect", "low", "high", "seeds")
 
 
 def verdicts_of(path: Path) -> dict[str, dict[str, Any]]:

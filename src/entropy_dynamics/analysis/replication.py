@@ -22,7 +22,7 @@ class Replicate:
     verdicts: tuple[str, str]
     effects: tuple[Interval, Interval]
     claimed: tuple[float, float]
-    """Bounds of the claimed range, of the first run."""
+    """Bounds of the claimed range; NaN if claims.json has none."""
     random: bool
     """Whether the effect depends on seeds; one that does not agrees with itself trivially."""
     alike: bool = True
@@ -107,11 +107,13 @@ class Replicate:
         mean only approximates the true effect, and an interval between order statistics is wider than its standard
         error implies. Summed over many claims, the result is therefore 0.9 to 1 times the actual number of changes if
         true effects are close to where intervals end, and twice that number if they are at a threshold or far from it.
-        0 if the verdicts do not depend on seeds.
+        0 if the verdicts do not depend on seeds, NaN if the range is unknown.
         """
         errors = [(effect.high - effect.low) / 2 / NORMAL for effect in self.effects]
         if not (self.compared and all(errors)):
             return 0.0
+        if math.isnan(sum(self.claimed)):
+            return math.nan
         weights = [error**-2 for error in errors]
         common = sum(w * effect.value for w, effect in zip(weights, self.effects, strict=True)) / sum(weights)
         low, high = self.claimed
@@ -139,9 +141,9 @@ def replicates(first: Path, second: Path) -> list[Replicate]:
             id=id,
             verdicts=(a["verdict"], b["verdict"]),
             effects=(_interval(a), _interval(b)),
-            claimed=_range(a),
+            claimed=_range(a if a["range"] else b),
             random=bool(a["seeds"]),
-            alike=a["range"] == b["range"],
+            alike=not (a["range"] and b["range"]) or _range(a) == _range(b),
             unit=a["unit"],
             detectable=(_known(a["detectable"]), _known(b["detectable"])),
             shared=(count := shared[id].shape[1] if id in shared else 0),
@@ -177,7 +179,7 @@ def _shared(first: dict[str, Any], second: dict[str, Any]) -> Float[np.ndarray, 
 
 
 def _range(entry: dict[str, Any]) -> tuple[float, float]:
-    low, high = entry["range"]
+    low, high = entry["range"] or (math.nan, math.nan)
     return -math.inf if low is None else low, math.inf if high is None else high
 
 

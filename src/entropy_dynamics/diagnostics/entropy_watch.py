@@ -14,7 +14,7 @@ from entropy_dynamics.errors import UserError, nearest
 
 REWARD, SIGNALS = tuple(NAMES["reward"]), NAMES["signals"]
 SUSPECTS = {  # possible causes of rising entropy -> the smallest increase to report
-    "the share of truncated responses": 0.01,  # fewer have too few tokens to move the mean entropy
+    "the share of truncated responses": 0.01,  # one in a hundred; fewer cannot move the mean
     "the mismatch of engine and trainer": 0.001,  # nats; NeMo RL accepts a KL below 1e-3
 }
 GREW = 1.5  # the smallest factor of increase to report

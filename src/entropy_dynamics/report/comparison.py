@@ -31,20 +31,22 @@ def write_comparison(first: Path, second: Path, table: bool = False) -> str:
     effects = f"{share} agree: the 95% interval of their difference includes zero"
     verdicts = f"{len(changed)} of {len(compared)} changed, {sum(claim.reversed for claim in changed)} of them reversed"
     chance = sum(claim.chance_of_change for claim in compared)
-    runs = [verdicts_of(run) for run in (first, second)]
-    labels = {id: entry["label"] for id, entry in runs[0].items()}
+    expected = "unknown, as a file has no ranges" if math.isnan(chance) else f"about {chance:.0f}"
+    labels = {id: entry["label"] or id for id, entry in verdicts_of(first).items()}
     named = [f"{labels[claim.id]} ({' → '.join(claim.verdicts)})" for claim in changed]
     named += [f"{labels[claim.id]} (effect)" for claim in apart if claim not in changed]
     lines = [f"Effects:  {effects}; expected: about 97%", f"Power:    {_power(compared)}"]
-    scales = dict.fromkeys(entry["scale"] for run in runs for entry in run.values())
-    if len(scales) > 1 and None not in scales:
+    judged = (entry for run in (first, second) for entry in verdicts_of(run).values())
+    if len(scales := dict.fromkeys(entry["scale"] for entry in judged if entry["scale"])) > 1:
         lines.append(f"Scales:   {' and '.join(scales)}: other models or problems, so neither run replicates the other")
     if (most := max(compared, key=lambda claim: claim.shared)).shared:
         same = f"up to {most.shared} are in both runs, so these are not independent: estimates correlate at"
         lines.append(f"Seeds:    {same} {most.correlation:.2f}, which the intervals and the power use")
-    lines.append(f"Verdicts: {verdicts}; expected by chance: about {chance:.0f}{more}")
-    hidden = f" and {len(named) - SHOWN} more (--table)" if named[SHOWN:] else ""
-    lines.append(f"Differ:   {', '.join(named[:SHOWN]) or 'none'}{hidden}")
+    lines += [
+        f"Verdicts: {verdicts}; expected by chance: {expected}{more}",
+        f"Differ:   {', '.join(named[:SHOWN]) or 'none'}"
+        f"{f' and {len(named) - SHOWN} more (--table)' if named[SHOWN:] else ''}",
+    ]
     return fill("comparison.md", lines=lines, rows=rows)
 
 

@@ -67,8 +67,8 @@ def topics(entries: Collection[dict[str, Any]]) -> list[tuple[str, str]]:
     out, and so are topics without any other claim.
     """
     found = []
-    for topic in filter(None, dict.fromkeys(entry["topic"] for entry in entries)):
-        judged = [entry for entry in entries if entry["effect"] is not None and entry["topic"] == topic]
+    for topic in dict.fromkeys(entry["topic"] for entry in entries if entry.get("topic")):
+        judged = [entry for entry in entries if entry["effect"] is not None and entry.get("topic") == topic]
         verdicts = Counter(entry["verdict"] for entry in judged)
         refuted, held = verdicts["does not hold"], verdicts["holds"]
         verdict = "does not hold" if refuted and not held else "inconclusive"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -200,7 +201,7 @@ class Trainer:
         name: str,
         checkpoints: Checkpoints,
         log: Callable[[int, Row], None],
-        shorter: Mapping[int, tuple[Path, Checkpoints]] = {},
+        shorter: Mapping[int, tuple[Path, Checkpoints]] = MappingProxyType({}),
     ) -> list[Row]:
         """Train to the end, starting from the last checkpoint, and save one every `checkpoint_every` steps.
 

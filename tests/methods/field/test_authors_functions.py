@@ -2,14 +2,12 @@
 
 Every transcription names the repository, commit, file and line that it was read from; what a setting is there and
 here is in configs/method/field/authors. Cases are small batches in which every branch occurs.
-
-Pass@k training and rewarding the unlikely are held against brute force in other files.
 """
 
 import math
 from dataclasses import replace
 from itertools import compress
-from math import exp, log
+from math import comb, exp, log
 
 import pytest
 import torch
@@ -253,6 +251,31 @@ def test_w_reinforce(name):
     assert gradients["grad"] == pytest.approx(slopes, rel=2e-5, abs=1e-8)
     bonus = [-0.001 * one / sum(inside) for one in inside]
     assert gradients["by_entropy"] == pytest.approx(bonus, rel=1e-5, abs=1e-10)
+
+
+@pytest.mark.parametrize("correct", [1, 3, 9, 13, 16])
+def test_pass_at_k_training(correct):
+    """RUCAIBox/Passk_Training c3ba575, code/passk_adv.py:11-20."""
+    n, k = 16, 4
+    rho = 1 - comb(n - correct, k) / comb(n, k)
+    sigma = math.sqrt(rho * (1 - rho)) + 1e-6
+    other = comb(n - correct - 1, k - 1) / comb(n - 1, k - 1) if correct < n else 0.0
+    rewards = torch.tensor([1.0] * correct + [0.0] * (n - correct))
+    found = load_method("pass_at_k", k=k).advantages(rewards, torch.zeros(n, dtype=torch.long)).tolist()
+    assert found[0] == pytest.approx((1 - rho) / sigma, rel=1e-5, abs=1e-9)
+    if correct < n:
+        assert found[-1] == pytest.approx((1 - rho - other) / sigma, rel=1e-5, abs=1e-9)
+
+
+def test_rewarding_the_unlikely():
+    """AndreHe02/rewarding-unlikely-release ca1cff0, verl/trainer/ppo/ray_lean_trainer.py:653-680, rank_penalty 0.25."""
+    logp, rewards = [-0.3, -0.9, -0.1, -0.5], [1.0, 1.0, 0.0, 1.0]
+    shaped = [reward * (1 - 0.25 * sorted(logp).index(one) / 4) for reward, one in zip(rewards, logp, strict=True)]
+    mean = sum(shaped) / 4
+    std = math.sqrt(sum((one - mean) ** 2 for one in shaped) / 3)
+    method, groups = load_method("unlikeliness", beta=0.25), torch.zeros(4, dtype=torch.long)
+    found = method.advantages(method.shape_rewards(torch.tensor(rewards), groups, torch.tensor(logp)), groups)
+    assert found.tolist() == pytest.approx([(one - mean) / (std + 1e-6) for one in shaped], rel=1e-5)
 
 
 def test_the_controller_of_skywork():

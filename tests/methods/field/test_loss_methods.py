@@ -1,6 +1,6 @@
 """Methods that act through the loss or weight of a token: hand-worked cases, and state.
 
-DPPO, CE-GPPO, STEER and more of GSPO are in test_authors_functions.py.
+STEER and more of GSPO, DPPO and CE-GPPO are in test_authors_functions.py.
 """
 
 import math
@@ -26,23 +26,31 @@ def gradient(method, log_ratio, advantages, mask) -> tuple[torch.Tensor, torch.T
     return loss.detach(), logp.grad
 
 
-# ---------------------------------------------------------------- CISPO, GSPO
+# ---------------------------------------------------------------- CISPO, DPPO, CE-GPPO, GSPO
 @pytest.mark.parametrize(
-    ("params", "ratio", "advantage", "weight"),
+    ("name", "params", "ratio", "advantage", "weight"),
     [
-        ({}, 1.0, 2.0, 1.0),
-        ({}, 1.2, 2.0, 1.2),
-        ({}, 1.5, 2.0, 1.28),  # truncated, but PPO would give it no gradient at all
-        ({}, 9.0, -1.0, 1.28),
-        ({}, 0.1, -1.0, 0.1),  # no lower bound by default
-        ({"clip_low": 0.5}, 0.1, -1.0, 0.5),
+        ("cispo", {}, 1.0, 2.0, 1.0),
+        ("cispo", {}, 1.2, 2.0, 1.2),
+        ("cispo", {}, 1.5, 2.0, 1.28),  # truncated, but PPO would give it no gradient at all
+        ("cispo", {}, 9.0, -1.0, 1.28),
+        ("cispo", {}, 0.1, -1.0, 0.1),  # no lower bound by default
+        ("cispo", {"clip_low": 0.5}, 0.1, -1.0, 0.5),
+        ("dppo", {}, 1.3, 1.0, 1.3),
+        ("dppo", {}, 1.5, 1.0, 0.0),  # the probability moved by 0.18, more than 0.15
+        ("dppo", {}, 0.5, -1.0, 0.0),
+        ("dppo", {}, 11.0, -1.0, 10.0),  # away from where A pushes: never stopped, but truncated
+        ("ce_gppo", {}, 1.5, 2.0, 1.2),  # PPO: 0
+        ("ce_gppo", {}, 0.5, -1.0, 0.75 * 0.8),  # PPO: 0
+        ("ce_gppo", {}, 11.0, -1.0, 0.0),  # dual clip
     ],
 )
-def test_cispo_by_hand(params, ratio, advantage, weight):
-    """The gradient is -weight A; the loss is this constant times log p."""
-    loss, grad = gradient(load_method("cispo", **params), [[math.log(ratio)]], [[advantage]], [[1]])
+def test_gradient_by_hand(name, params, ratio, advantage, weight):
+    """It is -weight A; the loss of CISPO and DPPO is this constant times log p."""
+    loss, grad = gradient(load_method(name, **params), [[math.log(ratio)]], [[advantage]], [[1]])
     assert grad.item() == pytest.approx(-weight * advantage, rel=1e-5)
-    assert loss.item() == pytest.approx(-weight * advantage * (math.log(ratio) - 1), rel=1e-5)
+    if name != "ce_gppo":
+        assert loss.item() == pytest.approx(-weight * advantage * (math.log(ratio) - 1), rel=1e-5)
 
 
 def test_gspo_with_an_advantage_per_token():
