@@ -204,6 +204,15 @@ def break_step(monkeypatch, number, reward) -> None:
     monkeypatch.setattr(Trainer, "step", step)
 
 
+def test_a_rerun_replaces_the_old_run(run, ready):
+    """That it gives the same bytes is shown by test_preload.py."""
+    left = ready.run(MODEL, "grpo", 0) / "left over"
+    left.parent.mkdir(parents=True)
+    left.write_text("from an older version")
+    run(*TRAIN)
+    assert not left.exists()
+
+
 @pytest.mark.parametrize("reward", [ctrl_c, not_finite])
 def test_an_interrupted_run_leaves_nothing(run, ready, tmp_path, monkeypatch, reward):
     break_step(monkeypatch, 1, reward)
