@@ -3,14 +3,12 @@
 import json
 import os
 import random
-from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-import reference
 from entropy_dynamics.config.schema.engines import VLLM
 from entropy_dynamics.errors import UserError
 from entropy_dynamics.models.storage import save_policy
@@ -21,7 +19,6 @@ from entropy_dynamics.training.trainer import engine_agreement
 
 MAX_TOKENS = 250
 NEW_TOKENS = 60
-sample = partial(reference.sample, max_new_tokens=NEW_TOKENS)
 TOLERANCE = 1e-4
 # Generation defaults of a model directory, which must be ignored: few tokens, short responses.
 DEFAULTS = {"do_sample": True, "temperature": 0.1, "top_k": 1, "top_p": 0.1, "repetition_penalty": 5.0}
@@ -89,6 +86,12 @@ def tied(served):
     """The model with tied embeddings; its engine holds its weights again afterwards."""
     yield (one := served())
     one.engine.push(one.model.named_parameters())
+
+
+def sample(engine, prompts, samples=4, temperature=1.0, max_new_tokens=NEW_TOKENS, stream="test"):
+    return engine.sample(
+        prompts, samples=samples, temperature=temperature, max_new_tokens=max_new_tokens, stream=stream
+    )
 
 
 @torch.no_grad()
