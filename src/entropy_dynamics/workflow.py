@@ -77,10 +77,6 @@ class Jobs:
         self.seeds = dict(self.config.seeds)
         self.set_seeds = " ".join(f"--set seeds.{group}={n}" for group, n in self.seeds.items())
         self.filtering = self.config.pass_rates.model
-        hardware = self.config.hardware
-        self.local_cpu = hardware.device == "cpu" and hardware.ranks is None
-        # Compute nodes often have no network for that; a warm or cold start is a training.
-        self.downloads_models = not self.config.toy_models and self.config.cold_start is None
         temperatures = {name: getattr(self.config.evaluation, name) for name in TEMPERATURES}
         self.temperatures = {name: at for name, at in temperatures.items() if at}
         self.folder = Path(self.config.experiments_folder)
@@ -101,6 +97,15 @@ class Jobs:
         self._urgency = self._priorities()
         for model in (self.filtering, self.theory_model):
             config_of(self.scale, model)
+
+    @property
+    def local_cpu(self) -> bool:
+        return self.config.hardware.device == "cpu" and self.config.hardware.ranks is None
+
+    @property
+    def downloads_models(self) -> bool:
+        """Compute nodes often have no network for that; a warm or cold start is a training."""
+        return not self.config.toy_models and self.config.cold_start is None
 
     def _priorities(self) -> dict[tuple[str, ...], int]:
         """Jobs run in the order of the tables and figures that need them."""
@@ -200,7 +205,8 @@ class Jobs:
 
     def of_kind(self, kind: str) -> list[Path]:
         """A file of each `table` or `figure` that is built by default."""
-        return self.files_of(name for name in self.wanted if self.kind(name) == kind)
+        wanted = (name for name in self.experiments if name in self.wanted)
+        return self.files_of(name for name in wanted if self.kind(name) == kind)
 
     def of_target(self, folder: str) -> list[Path]:
         """A file of each table and figure in a folder of experiments/."""

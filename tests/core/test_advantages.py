@@ -45,9 +45,9 @@ REWARDS = st.sampled_from([-1.0, -0.1, 0.0, 1e-6, 1.0])
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(REWARDS, st.integers(0, 3)), min_size=1, max_size=40))
-@example([(0.0, 2), (0.5, 1), (1e-6, 2)])  # the std is about the epsilon; a group of one
+@example([(0.0, 2), (0.5, 1), (1e-6, 2)])  # a std about as large as epsilon, and a group with a single rollout
 def test_every_group_by_the_definition(batch):
-    """Of a group of one, the mean is taken as 0 and the std as 1."""
+    """A group with a single rollout uses mean 0 and standard deviation 1."""
     rewards, groups = (torch.tensor(values) for values in zip(*batch, strict=True))
     rewards = rewards.double()
     advantages = group_advantages(rewards, groups)

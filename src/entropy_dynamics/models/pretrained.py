@@ -136,10 +136,7 @@ def _assemble(config: StageConfig, source: Path, out: Path, problems: Sequence[P
     with written_whole(out) as directory:
         directory.mkdir()
         for file in weights:
-            try:  # a hard link, which takes no disk space; across file systems a copy
-                os.link(file.resolve(), directory / file.name)  # the Hub's cache has symbolic links
-            except OSError:
-                shutil.copyfile(file, directory / file.name)
+            _link(file, directory / file.name)
         index = () if weights == [source / WHOLE] else (INDEX,)  # one beside a whole file is of other weights
         for name in ("config.json", *index, *(() if internlm3 else TOKENIZER)):
             if (source / name).is_file():
@@ -307,3 +304,11 @@ def _write_generation_config(directory: Path, skeleton: "PreTrainedModel", sourc
         generation.save_pretrained(directory)
     except (ValueError, OSError) as error:
         raise UserError(f"{published}: transformers refuses it ({' '.join(str(error).split())})") from error
+
+
+def _link(file: Path, target: Path) -> None:
+    """Create a hard link, which takes no disk space and outlives its source, or a copy across file systems."""
+    try:
+        os.link(file.resolve(), target)  # the Hub's cache holds symbolic links
+    except OSError:
+        shutil.copyfile(file, target)

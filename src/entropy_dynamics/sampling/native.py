@@ -79,11 +79,19 @@ class PreallocatedLayer(DynamicLayer):
         end = start + key_states.shape[-2]
         self.key_buffer[:rows, :, start:end] = key_states
         self.value_buffer[:rows, :, start:end] = value_states
-        self.show(rows, end)
+        self._show(rows, end)
         return self.keys, self.values
 
-    def show(self, rows: int, length: int) -> None:
+    def _show(self, rows: int, length: int) -> None:
         self.keys, self.values = self.key_buffer[:rows, :, :length], self.value_buffer[:rows, :, :length]
+
+    def select(self, rows: int, moved: Int[Tensor, " move"], sources: Int[Tensor, " move"]) -> None:
+        """Keep `rows` rows, of which those in `moved` become copies of `sources`."""
+        length = self.get_seq_length()
+        if len(moved):
+            for buffer in (self.key_buffer, self.value_buffer):
+                buffer[moved, :, :length] = buffer[sources, :, :length]
+        self._show(rows, length)
 
 
 class PreallocatedCache(Cache):
@@ -93,12 +101,9 @@ class PreallocatedCache(Cache):
         """Move row `indices[i]` to row i. Rows that stay in place cost nothing."""
         # Once for all layers: the host waits for the GPU here.
         moved = (indices != torch.arange(len(indices), device=indices.device)).nonzero().squeeze(-1)
-        sources, length = indices[moved], self.get_seq_length()
+        sources = indices[moved]
         for layer in self.layers:
-            if len(moved):
-                for buffer in (layer.key_buffer, layer.value_buffer):
-                    buffer[moved, :, :length] = buffer[sources, :, :length]
-            layer.show(len(indices), length)
+            layer.select(len(indices), moved, sources)
 
 
 @dataclass(eq=False)

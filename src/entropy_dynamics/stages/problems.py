@@ -36,15 +36,7 @@ def build_problem_sets(data: DataConfig, out_dir: Path) -> dict[str, Any]:
     splits = {name: source for name, source in sources.items() if isinstance(source, SplitSet) and name != TRAIN}
     sets: dict[str, LoadedSet] = {}
     for name in [name for name in (*data.evaluation, TRAIN) if name not in splits]:
-        exclude = [problem.text for other in sets.values() for problem in other.problems]
-        try:
-            loaded = sources[name].load(name, data.seed, exclude)
-        except UserError as error:
-            raise UserError(f"{set_key(name)}: {error}") from error
-        for other, earlier in sets.items():
-            _drop_shared(loaded, earlier, other, data.near_duplicates)
-        _check_left(loaded, name)
-        sets[name] = loaded
+        sets[name] = _load(name, sources[name], data, sets)
     train = sets[TRAIN]
     for name, split in splits.items():
         if split.size >= (size := len(train.problems)):
@@ -79,6 +71,18 @@ def split_problems(problems: list[Problem], size: int, seed: int) -> tuple[list[
     hashes = {problem.id: hashlib.sha256(f"{seed}/{problem.id}".encode()).digest() for problem in problems}
     taken = set(sorted(hashes, key=hashes.__getitem__)[:size])
     return [p for p in problems if p.id in taken], [p for p in problems if p.id not in taken]
+
+
+def _load(name: str, source: SetSource, data: DataConfig, others: dict[str, LoadedSet]) -> LoadedSet:
+    exclude = [problem.text for other in others.values() for problem in other.problems]
+    try:
+        loaded = source.load(name, data.seed, exclude)
+    except UserError as error:
+        raise UserError(f"{set_key(name)}: {error}") from error
+    for other, earlier in others.items():
+        _drop_shared(loaded, earlier, other, data.near_duplicates)
+    _check_left(loaded, name)
+    return loaded
 
 
 def _drop_shared(loaded: LoadedSet, earlier: LoadedSet, other: str, threshold: float | None) -> None:

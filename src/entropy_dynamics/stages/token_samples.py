@@ -4,8 +4,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-
-from transformers import PreTrainedTokenizerBase
+from typing import TYPE_CHECKING
 
 from entropy_dynamics.core.shapes import PerToken
 from entropy_dynamics.core.token_stats import TokenStats
@@ -14,8 +13,11 @@ from entropy_dynamics.sampling import Rollout
 from entropy_dynamics.tasks import Grade
 from entropy_dynamics.training.batch import RolloutBatch
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
-def token_samples(folder: Path, tokenizer: PreTrainedTokenizerBase, steps: int) -> Callable[..., None]:
+
+def token_samples(folder: Path, tokenizer: "PreTrainedTokenizerBase", steps: int) -> Callable[..., None]:
     """The `keep` of a `Trainer`: writes the samples of the run's `sampled_steps`. To be used on one rank only."""
     text: Callable[[int], str] = cache(lambda token: tokenizer.decode([token]))
 
