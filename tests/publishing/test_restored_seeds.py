@@ -12,9 +12,9 @@ import pytest
 from command_line import error, run
 from entropy_dynamics.analysis.run_data import Results
 from entropy_dynamics.cli import main
-from entropy_dynamics.experiments.load import Run
+from entropy_dynamics.experiments.load import Run, load_experiment
 from entropy_dynamics.results.files import write_json
-from entropy_dynamics.results.layout import Layout
+from entropy_dynamics.results.layout import SEEDS, Layout
 from synthetic_results import MODEL, SCALE, model_facts, write_evaluation, write_metrics
 
 SEEDS_5 = {seed: [seed, 1] for seed in range(5)}
@@ -114,6 +114,19 @@ def test_seeds_from_200_on_are_reported_ones_and_no_more_than_have_numbers(tmp_p
     for path in Path(many).glob("*s.parquet"):
         pd.read_parquet(path).query("seed < 300").to_parquet(path)
     assert main(["restore", many, "--out", str(tmp_path / SCALE)]) == 0
+
+
+def test_the_scale_beyond_has_the_seeds_that_were_restored(tmp_path):
+    """They are numbered from 0, whatever the first seed of the scale."""
+    root = tmp_path / "rates-desk"
+    write_json(root / SEEDS, [200, 201, 203])
+    own = load_experiment("left_desk", root.name, {"first": 0, "tables": 3}, Path("experiments/rates"))
+    for file in own.input_files(root):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    results = Results(tmp_path / "rates", "rates", {"first": 0, "tables": 1})
+    found, _ = results.beyond(results.experiment("left"))
+    assert {run.seed for run in found.runs} == {0, 1, 2}
 
 
 def test_pilot_seeds_of_several_folders_are_the_same_ones(tmp_path, capsys):

@@ -194,7 +194,7 @@ class Results:
             return None
         config = config_of(beyond.scale, self.configs)
         root = (self.origin or self.root).with_name(config.scale)
-        restored = {"tables": len(read_json(path))} if (path := root / SEEDS).is_file() else {}
+        restored = {"first": 0, "tables": len(read_json(path))} if (path := root / SEEDS).is_file() else {}
         seeds, folder = dict(config.seeds) | restored, self.configs.parent / config.experiments_folder
         others = replace(self, root=root, scale=config.scale, seeds=seeds, experiments=folder, origin=None)
         larger = others.experiment(beyond.experiment)
