@@ -58,21 +58,22 @@ def p_value(value: Any, low: Any, high: Any, df: float) -> Any:
     return 2 * stdtr(df, -np.abs(value) / ((high - low) / 2 / t_quantile(df)))
 
 
-def left_rows(file: str) -> pd.DataFrame:
+def left_rows(file: str, scale: str) -> pd.DataFrame:
     """What is left in Pass@K, in a published file, by method, model and grid."""
-    return pd.read_csv(REFERENCE / file).set_index(["method", "model", "over"]).sort_index()
+    frame = pd.read_csv(REFERENCE / file).query("scale == @scale")
+    return frame.set_index(["method", "model", "over"]).sort_index()
 
 
-def left_cells(file: str, grids: tuple[str, ...]) -> dict[tuple[str, str], list[str]]:
-    """By method and model, its label and what is left over each grid."""
-    frame, models = left_rows(file), NAMES | {"mean": "mean", "difference": "difference"}
-    columns = ["left", "left_low", "left_high"]
+def left_cells(file: str, columns: list[tuple[str, str]]) -> dict[tuple[str, str], list[str]]:
+    """By method and model, its label and what is left at each scale over each grid."""
+    scales = {scale: left_rows(file, scale) for scale, _ in columns}
+    models, of = NAMES | {"mean": "mean", "difference": "difference"}, ["left", "left_low", "left_high"]
     return {
         (method, model): [
             f"{method}, {name}",
-            *(shown(*frame.loc[(method, model, grid), columns], sign=False) for grid in grids),
+            *(shown(*scales[scale].loc[(method, model, grid), of], sign=False) for scale, grid in columns),
         ]
-        for method, (model, name) in product(frame.index.unique("method"), models.items())
+        for method, (model, name) in product(scales[columns[0][0]].index.unique("method"), models.items())
     }
 
 

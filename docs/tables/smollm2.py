@@ -115,7 +115,7 @@ def at_half_the_rate() -> str:
 
 def left() -> str:
     """What is left of the gains over GRPO's envelope, with half the learning rate, on its seeds."""
-    frame = left_rows(f"{FOLDER}/figures/left_rates.csv")
+    frame = left_rows(f"{FOLDER}/figures/left_rates.csv", "smollm2")
     grids, columns = ("temperatures", "half the rate", "checkpoints"), ["left", "left_low", "left_high"]
     rows = [
         [label, *(shown(*frame.loc[(method, MODEL, grid), columns], sign=False) for grid in grids)]

@@ -105,8 +105,8 @@ def ends(values) -> tuple[float, float]:
 
 def dropped() -> tuple[float, float]:
     """Over scales, models, both methods and their rates, per cent of a run's tokens."""
-    desk = ("desk/paper/seeds-0-7", "desk/paper/seeds-50-57")
-    runs = frames("metrics.parquet", *LAPTOP, *desk, "rates/seeds-200-223", "smollm2/seeds-0-7")
+    others = ("desk/paper/seeds-0-7", "desk/paper/seeds-50-57", "smollm2/seeds-0-7")
+    runs = frames("metrics.parquet", *LAPTOP, *others, "rates/seeds-200-223", "rates-desk/seeds-200-206")
     runs = runs[runs["method"].isin(["clip_b", "clip_v", "clip_v_half_rate"])]
     return ends(100 * runs.groupby(["scale", "model", "method"], observed=True)["clip_fraction"].mean())
 

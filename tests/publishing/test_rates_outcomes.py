@@ -6,27 +6,28 @@ from itertools import product
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 from conftest import ROOT
 from entropy_dynamics.analysis.envelope import left
 from tables import rates, series
 
-FOLDER = ROOT / "docs" / "reference" / rates.FOLDER
 MODELS, SETS = ("qwen2.5-7b-instruct", "qwen3-4b-base"), ("aime24", "aime25", "dapo500")
 WARM = (0.4, 0.7, 0.85, 1.0, 1.15, 1.3, 1.6)
-LAST = {"grpo": 50, "grpo_half_rate": 100, "grpo_quarter_rate": 200, "clip_v": 50, "clip_v_half_rate": 50}
-MEANS = {method: [30] for method in LAST} | {"grpo_half_rate": [30, 80], "grpo_quarter_rate": [30, 180]}  # first steps
-CHECKPOINTS = {method: [10, 20, 30, 40, 50] for method in LAST}
-CHECKPOINTS["grpo_half_rate"] += [80, 90, 100]
-CHECKPOINTS["grpo_quarter_rate"] += [100, 150, 180, 190, 200]
+METHODS = ("grpo", "grpo_half_rate", "grpo_quarter_rate", "clip_v", "clip_v_half_rate")
+LONGER = {"grpo_half_rate": [80, 90, 100], "grpo_quarter_rate": [100, 150, 180, 190, 200]}  # at 0.1 M
+
+
+def checkpoints(size: str, method: str) -> list[int]:
+    return [10, 20, 30, 40, 50, *(LONGER.get(method, []) if size == "0.1 M" else [])]
 
 
 @cache
-def scores(model: str) -> dict[tuple, np.ndarray]:
+def scores(size: str, model: str) -> dict[tuple, np.ndarray]:
     """(method, step, temperature, data set) -> Avg@K and Pass@K in points, [metric, seed, problem]."""
     keys = ["method", "temperature", "seed", "problem"]
     frame = pd.read_parquet(
-        FOLDER / "counts.parquet",
+        ROOT / "docs" / "reference" / rates.FOLDERS[size] / "counts.parquet",
         columns=[*keys, "dataset", "correct", "samples"],
         filters=[("model", "==", model)],
         read_dictionary=["method", "dataset"],
@@ -36,35 +37,63 @@ def scores(model: str) -> dict[tuple, np.ndarray]:
         codes, names = zip(*(pd.factorize(rows[key], sort=True) for key in keys), strict=True)
         table = np.full([len(of) for of in names], np.nan)
         table[codes] = 100 * rows["correct"] / rows["samples"]
-        rates = np.stack([table, np.where(np.isnan(table), np.nan, 100.0 * (table > 0))])
+        both = np.stack([table, np.where(np.isnan(table), np.nan, 100.0 * (table > 0))])
         for (place, name), (warmth, at) in product(enumerate(names[0]), enumerate(names[1])):
             method, _, step = name.partition("@training.steps=")
-            found[method, int(step or LAST.get(method, 0)), round(float(at), 2), dataset] = rates[:, place, warmth]
+            step = int(step or checkpoints(size, method)[-1])
+            found[method, step, round(float(at), 2), dataset] = both[:, place, warmth]
     return found
 
 
-def point(model: str, method: str, steps: list[int], at: float, name: str) -> np.ndarray:
-    return np.mean([scores(model)[method, step, at, name] for step in steps], axis=0)
+def point(size: str, model: str, method: str, steps: list[int], at: float, name: str) -> np.ndarray:
+    return np.mean([scores(size, model)[method, step, at, name] for step in steps], axis=0)
 
 
-@pytest.mark.parametrize("model", MODELS)
-def test_what_is_left_over_all_rates(model):
-    published = pd.read_csv(FOLDER / "left.csv").set_index(["method", "model", "over"])
+def published(size: str) -> pd.DataFrame:
+    """What is left over all rates: a row per method and model."""
+    frame = pd.read_csv(ROOT / "docs" / "reference" / rates.LEFT).set_index(["scale", "over", "method", "model"])
+    return frame.sort_index().loc[rates.SCALES[size], "a quarter"]
+
+
+@pytest.mark.parametrize(("size", "model"), [*product(("0.1 M", "1 M"), MODELS)])
+def test_what_is_left_over_all_rates(size, model):
     for label, method in {"Clip_V": "clip_v", "Clip_V at half the rate": "clip_v_half_rate"}.items():
         points = [(method, [30, 40, 50], 0.7)]
-        for name in ("grpo", "grpo_half_rate", "grpo_quarter_rate"):
-            steps = [[step] for step in CHECKPOINTS[name]] + [[first, first + 10, first + 20] for first in MEANS[name]]
+        for name in METHODS[:3]:
+            known = checkpoints(size, name)
+            steps = [*([step] for step in known), [30, 40, 50], *([known[-3:]] if len(known) > 5 else [])]
             points += [(name, of, at) for of in steps for at in WARM]
-        columns = [np.stack([point(model, *of, name) for of in points], axis=1) / len(SETS) for name in SETS]
-        found, row = left([columns]), published.loc[label, model, "a quarter"]
+        columns = [np.stack([point(size, model, *of, name) for of in points], axis=1) / len(SETS) for name in SETS]
+        found, row = left([columns]), published(size).loc[label, model]
         expected = tuple(row[["left", "left_low", "left_high"]])
         assert (found.value, found.low, found.high) == pytest.approx(expected, abs=0.4)  # 2,000 resamples
+        assert found.seeds == row["seeds"]
 
 
-def test_scores_of_a_point():
-    model = MODELS[0]
-    ours = rates.scores_of(model, rates.at_step("GRPO, half the rate", 50), 0.7)
-    by_hand = [point(model, "grpo_half_rate", [50], 0.7, name).mean(axis=2) for name in (*SETS, "validation")]
+def test_sizes_are_pooled_by_inverse_variance():
+    small, large, both = (published(size) for size in rates.SCALES)
+    between = rates.between_sizes()
+    for key in both.index:
+        of = [frame.loc[key] for frame in (small, large)]
+        errors = [(row["left_high"] - row["left"]) / stats.t.ppf(0.975, row["seeds"] - 1) for row in of]
+        df = sum(row["seeds"] - 1 for row in of)
+        value = np.average([row["left"] for row in of], weights=1 / np.square(errors))
+        error = 1 / np.sqrt(np.sum(1 / np.square(errors)))
+        half = stats.t.ppf(0.975, df) * error
+        expected = (value, value - half, value + half)
+        assert tuple(both.loc[key, ["left", "left_low", "left_high"]]) == pytest.approx(expected, abs=1e-3)
+        if key in rates.p_values():
+            assert rates.p_values()[key] == pytest.approx(2 * stats.t.sf(abs(value) / error, df), rel=1e-2)
+        difference = of[1]["left"] - of[0]["left"]
+        high = difference + stats.t.ppf(0.975, df) * np.hypot(*errors)
+        assert tuple(between.loc[key, ["left", "left_high"]]) == pytest.approx((difference, high), abs=1e-3)
+
+
+@pytest.mark.parametrize("size", ["0.1 M", "1 M"])
+def test_scores_of_a_point(size):
+    ours = rates.scores_of(size, MODELS[0], "GRPO, half the rate", 50, 0.7)
+    sets = (*SETS, "validation")
+    by_hand = [point(size, MODELS[0], "grpo_half_rate", [50], 0.7, name).mean(axis=2) for name in sets]
     np.testing.assert_allclose(ours[:2], np.mean(by_hand[:3], axis=0))
     np.testing.assert_allclose(ours[2], by_hand[3][0])
 
