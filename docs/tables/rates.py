@@ -56,11 +56,12 @@ def p_values() -> dict[tuple[str, str], float]:
 
 
 def between_sizes() -> pd.DataFrame:
-    """What is left over all rates at 1 M minus what is left at 0.1 M, as `left`, `left_low` and `left_high`."""
+    """What is left over all rates at 1 M minus what is left at 0.1 M, with Welch's interval, as in `left_rows`."""
     sizes = [left_rows(LEFT, SCALES[size]).xs(GRIDS[-1], level="over") for size in FOLDERS]
-    df = sum(of["seeds"] - 1 for of in sizes)
-    errors = [(of["left_high"] - of["left_low"]) / 2 / of["seeds"].map(lambda n: t_quantile(n - 1)) for of in sizes]
-    half, value = df.map(t_quantile) * np.hypot(*errors), sizes[1]["left"] - sizes[0]["left"]
+    dfs = [of["seeds"] - 1 for of in sizes]
+    errors = [(of["left_high"] - of["left_low"]) / 2 / t_quantile(df) for of, df in zip(sizes, dfs, strict=True)]
+    df = np.hypot(*errors) ** 4 / sum(error**4 / df for error, df in zip(errors, dfs, strict=True))
+    half, value = t_quantile(df) * np.hypot(*errors), sizes[1]["left"] - sizes[0]["left"]
     return pd.DataFrame({"left": value, "left_low": value - half, "left_high": value + half})
 
 
@@ -76,9 +77,9 @@ def primary(corrected: dict[tuple[str, str], float], compared: int) -> str:
 
 
 def grids() -> str:
-    """What is left over each of the nested grids of rates, per size."""
-    columns = [(SCALES[size], grid) for size in FOLDERS for grid in GRIDS[:-1]]
-    heads = [f"{size}: {grid}" for size in FOLDERS for grid in ("GRPO at the full rate", "+ half the rate")]
+    """What is left over each of the smaller grids of rates."""
+    columns = [(scale, grid) for scale in SCALES.values() for grid in GRIDS[:-1]]
+    heads = [f"{size}: {grid}" for size in SCALES for grid in ("GRPO at the full rate", "+ half the rate")]
     return table(["points of Pass@K left", *heads], [*left_cells(LEFT, columns).values()])
 
 

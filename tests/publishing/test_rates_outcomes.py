@@ -72,21 +72,32 @@ def test_what_is_left_over_all_rates(size, model):
 
 def test_sizes_are_pooled_by_inverse_variance():
     small, large, both = (published(size) for size in rates.SCALES)
-    between = rates.between_sizes()
-    for key in both.index:
+    assert rates.p_values().keys() == {key for key in both.index if key[1] in MODELS}
+    for key, p in rates.p_values().items():
         of = [frame.loc[key] for frame in (small, large)]
         errors = [(row["left_high"] - row["left"]) / stats.t.ppf(0.975, row["seeds"] - 1) for row in of]
         df = sum(row["seeds"] - 1 for row in of)
         value = np.average([row["left"] for row in of], weights=1 / np.square(errors))
         error = 1 / np.sqrt(np.sum(1 / np.square(errors)))
-        half = stats.t.ppf(0.975, df) * error
-        expected = (value, value - half, value + half)
-        assert tuple(both.loc[key, ["left", "left_low", "left_high"]]) == pytest.approx(expected, abs=1e-3)
-        if key in rates.p_values():
-            assert rates.p_values()[key] == pytest.approx(2 * stats.t.sf(abs(value) / error, df), rel=1e-2)
-        difference = of[1]["left"] - of[0]["left"]
-        high = difference + stats.t.ppf(0.975, df) * np.hypot(*errors)
-        assert tuple(between.loc[key, ["left", "left_high"]]) == pytest.approx((difference, high), abs=1e-3)
+        low, high = value - stats.t.ppf(0.975, df) * error, value + stats.t.ppf(0.975, df) * error
+        assert tuple(both.loc[key, ["left", "left_low", "left_high"]]) == pytest.approx((value, low, high), abs=1e-3)
+        assert p == pytest.approx(2 * stats.t.sf(abs(value) / error, df), rel=1e-2)
+        verdict = "left" if low > 0 else "less than 3 points left" if high < 3 else "undecided"
+        assert both.loc[key, "verdict"] == verdict + ", at most"
+
+
+def test_the_difference_of_sizes_is_welchs():
+    """At each bound Welch's test has p = 0.05."""
+    samples = []
+    for frame in (published("1 M"), published("0.1 M")):
+        errors = (frame["left_high"] - frame["left"]) / stats.t.ppf(0.975, frame["seeds"] - 1)
+        columns = (frame["left"], errors * np.sqrt(frame["seeds"]), frame["seeds"])
+        samples.append([column.to_numpy(float) for column in columns])
+    (value, *large), small = samples
+    for bound in ("left_low", "left_high"):
+        at = value - rates.between_sizes().loc[published("1 M").index, bound].to_numpy()
+        found = stats.ttest_ind_from_stats(at, *large, *small, equal_var=False)
+        np.testing.assert_allclose(found.pvalue, 0.05, atol=1e-4)
 
 
 @pytest.mark.parametrize("size", ["0.1 M", "1 M"])
