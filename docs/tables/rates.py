@@ -43,7 +43,7 @@ ARMS = {  # label -> method, steps at 0.1 M; at 1 M all have 50
 }
 
 
-def at_step(arm: str, step: int, size: str = SMALL) -> str:
+def at_step(arm: str, step: int, size: str) -> str:
     """The name under which the policy of an arm at a step is published."""
     method, steps = ARMS[arm]
     return method if step == (steps if size == SMALL else 50) else f"{method}@training.steps={step}"

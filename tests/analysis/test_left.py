@@ -60,8 +60,9 @@ def test_models_that_only_the_scale_beyond_has_go_under_their_own_names(tmp_path
     frame = frame_of(tmp_path, LEVELS, [run for run in LEFT.runs if run.seed == 0])
     beyond = frame[frame["model"] == MODEL].assign(model="own", scale="other")
     monkeypatch.setattr(envelope, "left_frame", lambda *_: pd.concat([frame, beyond]))
-    figure, *_ = draw_left(LEFT, results_in(tmp_path))
+    figure, _, notes = draw_left(LEFT, results_in(tmp_path))
     assert figure.axes[0].get_yticklabels()[-1].get_text() == "own, other"
+    assert f"seeds of other: {beyond['seeds'].iloc[0]}" in notes
 
 
 def test_what_is_read():

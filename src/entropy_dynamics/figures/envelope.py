@@ -35,6 +35,6 @@ def draw_left(experiment: Experiment[LeftSpec], results: Results) -> style.Drawn
     axes[0].set_ylim(len(rows) - 0.5, -0.5)
     figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(spec.compared))
     seeds = frame[frame["scale"] != results.scale].groupby("scale", sort=False)["seeds"].first()
-    notes = [f"{scale}: {count} seeds" for scale, count in seeds.items()]
+    notes = [f"seeds of {scale}: {count}" for scale, count in seeds.items()]
     notes += [f"whiskers: {LEVEL:.0%} intervals, choice of points included", f"dashed: {spec.margin:g} points"]
     return figure, frame, [*style.what_ran(experiment, results), *notes]
